@@ -1,0 +1,156 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tiles of one shard on one or several paths: one preallocated file per path, tiles striped over them, two slots per
+// tile, a trailer behind each payload, and commit records. This is what runtime/store builds the NVMe tier on. It knows
+// bytes, versions and slots; which version is current is the caller's decision (see CommitRecord).
+//
+// Threads: every member may be called from any thread unless it says otherwise. One owner thread does all I/O.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/bytes.h"
+#include "core/result.h"
+#include "io/ticket.h"
+
+namespace headrace::io {
+
+// One stream of tiles (one state stream of one unit). Tile i has `tile_payload_bytes` of payload, the last one
+// `last_tile_payload_bytes`; on disk each payload is padded to the block alignment and followed by one trailer block.
+struct StreamGeometry {
+  std::uint32_t stream = 0;  // index of the stream, equal to its position in VolumeGeometry::streams
+  std::int64_t tiles = 0;
+  Bytes tile_payload_bytes = 0;
+  Bytes last_tile_payload_bytes = 0;
+  std::int32_t slots = 2;  // 1 for frozen weights and for gradient spill
+};
+
+struct VolumeGeometry {
+  std::vector<StreamGeometry> streams;
+  Bytes record_payload_bytes = 0;  // capacity of one commit record's payload
+};
+
+struct TileAddress {
+  std::uint32_t stream = 0;
+  std::int64_t tile = 0;
+  std::int32_t slot = 0;
+};
+
+// What a trailer says beside its address and checksum. A read fails unless the trailer says exactly this.
+struct TileStamp {
+  std::uint64_t step_version = 0;
+  std::uint32_t attempt = 0;
+};
+
+// `payload` is aligned to payload_alignment() and has room for payload_extent_bytes(stream, tile); it stays the caller's and
+// must outlive the completion. Bytes between the payload and its extent are written as they are and are not checksummed.
+struct TileTransfer {
+  TileAddress address;
+  TileStamp stamp;
+  std::byte* payload = nullptr;
+};
+
+enum class IoMode : std::uint8_t { kAuto, kDirect, kBuffered };      // direct never falls back; auto says when it does
+enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kThreads };
+enum class Durability : std::uint8_t { kProcess, kPower };
+
+struct VolumeOptions {
+  IoMode mode = IoMode::kAuto;
+  IoBackendChoice backend = IoBackendChoice::kAuto;
+  Bytes block_bytes = 4 * kMiB;        // largest single request
+  Bytes in_flight_bytes = 32 * kMiB;   // bytes accepted by the kernel and not yet completed
+  Durability durability = Durability::kProcess;
+  std::chrono::milliseconds stall_report{10'000};  // "no completion for 10 s on …"
+  std::chrono::milliseconds deadline{120'000};     // then the transfer fails
+  std::int64_t throttle_bytes_per_s = 0;           // 0 = none; tests and `debug.throttle`
+  std::int64_t delay_us = 0;                       // extra latency per request, for tests
+};
+
+struct VolumeCounters {
+  std::int64_t read_bytes = 0;     // payload + padding + trailer bytes moved, as the device saw them
+  std::int64_t written_bytes = 0;
+  std::int64_t read_requests = 0;
+  std::int64_t write_requests = 0;
+  std::int64_t short_transfers = 0;
+  std::int64_t retries = 0;
+  double read_busy_seconds = 0;    // wall time with at least one read in flight
+  double write_busy_seconds = 0;
+  double cpu_seconds = 0;          // CPU time of the I/O thread
+};
+
+// Opaque to io: the payload's meaning lives in runtime/store. `sequence` grows by one with each record.
+struct CommitRecord {
+  std::uint64_t sequence = 0;
+  std::vector<std::byte> payload;
+};
+
+class VolumeSet {
+ public:
+  // The file of run `run_id` below each path is `headrace-<run_id>.volume`. create() fails with kPreflight (path missing,
+  // not a folder, not writable, not enough space: path, wanted and free bytes; the same path twice) before it writes
+  // anything, preallocates real blocks, and takes the lock. open() fails with kPreflight when another process holds the
+  // run (waits `lock_deadline` with a line of text first) and with kIo when a volume is truncated, has another geometry or
+  // format, or a damaged superblock.
+  static Result<std::unique_ptr<VolumeSet>> create(const std::vector<std::string>& paths, const std::string& run_id,
+                                                   const VolumeGeometry& geometry, const VolumeOptions& options);
+  static Result<std::unique_ptr<VolumeSet>> open(const std::vector<std::string>& paths, const std::string& run_id,
+                                                 const VolumeOptions& options,
+                                                 std::chrono::milliseconds lock_deadline = std::chrono::seconds(30));
+  ~VolumeSet();  // drains, then closes; never removes a file
+  VolumeSet(const VolumeSet&) = delete;
+  VolumeSet& operator=(const VolumeSet&) = delete;
+
+  [[nodiscard]] const VolumeGeometry& geometry() const noexcept;
+  [[nodiscard]] Bytes payload_alignment() const noexcept;  // of memory and extents, ≥ 4096
+  [[nodiscard]] Bytes payload_extent_bytes(std::uint32_t stream, std::int64_t tile) const;  // payload padded to the alignment
+  [[nodiscard]] Bytes disk_bytes(std::uint32_t stream, std::int64_t tile) const;            // extent + trailer block
+
+  // Start a batch of tile moves that completes as one. A read verifies length, trailer (magic, format, run, address, stamp)
+  // and XXH3 of each payload; the first failure is the ticket's error (kIo; file, offset, stream, tile, wanted, had).
+  // When everything is done `sink.notify(context, tag)` is called on the I/O thread (it must only post), then the ticket is ready.
+  [[nodiscard]] Ticket read(std::span<const TileTransfer> transfers, CompletionSink sink = {});
+  [[nodiscard]] Ticket write(std::span<const TileTransfer> transfers, CompletionSink sink = {});
+
+  // Writes the record to every volume, alternating between two places by `sequence`, after flushing all volumes when
+  // durability is kPower (and flushes again). Call only when every data write that the record stands for has completed. Blocks.
+  [[nodiscard]] Result<void> write_record(const CommitRecord& record);
+  // The valid records found on all volumes, newest first, at most two; empty when none was ever written.
+  [[nodiscard]] Result<std::vector<CommitRecord>> read_records();
+
+  [[nodiscard]] VolumeCounters counters() const;
+  [[nodiscard]] std::string describe() const;  // "io_uring, direct I/O, 1 volume in ./scratch": what is really in use
+  [[nodiscard]] std::vector<std::string> files() const;
+
+  // Measures this volume alone with the given payload memory (aligned, ≥ bytes): reads `bytes` of existing tile area, and
+  // writes `bytes` of a scratch extent reserved for it (never of a tile). For `bound_ratio`. Blocks for at most `budget`.
+  struct Rates {
+    double read_bytes_per_s = 0, write_bytes_per_s = 0, mixed_bytes_per_s = 0;
+    double cpu_seconds_per_byte = 0;  // CPU time of the I/O thread per byte moved, checksums included
+  };
+  [[nodiscard]] Result<Rates> measure(std::span<std::byte> memory, std::chrono::milliseconds budget);
+
+ private:
+  struct Impl;
+  explicit VolumeSet(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// What lies under a path: every headrace volume with its run id, bytes, and whether it holds a committed record (a volume
+// with one is never removed or reused by another run). Does not take locks; `locked` says whether a process holds it now.
+struct VolumeInfo {
+  std::string file;
+  std::string run_id;
+  Bytes bytes = 0;
+  bool has_record = false;
+  bool locked = false;
+};
+[[nodiscard]] Result<std::vector<VolumeInfo>> list_volumes(const std::string& path);
+// Removes the files of a run; refuses (kPreflight) while a process holds it.
+[[nodiscard]] Result<void> remove_volumes(const std::vector<std::string>& paths, const std::string& run_id);
+
+}  // namespace headrace::io
