@@ -40,7 +40,7 @@ enum class StateFormat : std::uint8_t { kFp32, kSplit };
 enum class Durability : std::uint8_t { kProcess, kPower };
 enum class UpdatePolicy : std::uint8_t { kAfterBackward };
 enum class ActivationPolicy : std::uint8_t { kKeep, kRecompute };
-enum class IoBackendKind : std::uint8_t { kUring, kLibaio, kThreads };
+enum class IoBackendKind : std::uint8_t { kUring, kThreads };
 enum class IoMode : std::uint8_t { kDirect, kBuffered };
 
 // train_batch_size = micro_batch_size × accumulation_steps × world_size always holds.
