@@ -1,0 +1,3 @@
+// SPDX-License-Identifier: Apache-2.0
+#define HEADRACE_HASH_TARGET kBaselineTarget
+#include "core/hash_target-inl.h"
