@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/store/shard_geometry.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace headrace::runtime {
+
+namespace {
+
+bool is_frozen(const UnitInfo& unit) {
+  return std::all_of(unit.tensors.begin(), unit.tensors.end(), [](const TensorInfo& tensor) { return tensor.frozen; });
+}
+
+Bytes payload_of(const PlanInput& input, StateStream stream, std::int64_t length) {
+  switch (stream) {
+    case StateStream::kWeights: return length * dtype_bytes(input.weights_dtype);
+    case StateStream::kOptimizer: return optimizer_layout(input.state_format, input.weights_dtype, length).bytes;
+    case StateStream::kGradient: return length * dtype_bytes(input.gradient_dtype);
+  }
+  return 0;
+}
+
+ShardGeometry::Stream stream_of(const PlanInput& input, UnitId unit, StateStream stream, std::int32_t slots, ShardGeometry::Kind kind) {
+  const std::int64_t tiles = num_tiles(input, unit);
+  ShardGeometry::Stream result;
+  result.unit = unit;
+  result.stream = stream;
+  result.tiles = tiles;
+  result.slots = slots;
+  result.kind = kind;
+  if (tiles > 0) {
+    result.tile_payload_bytes = payload_of(input, stream, tile_length(input, unit, 0));
+    result.last_tile_payload_bytes = payload_of(input, stream, tile_length(input, unit, tiles - 1));
+  }
+  return result;
+}
+
+}  // namespace
+
+ShardGeometry ShardGeometry::of_state(const PlanInput& input, std::int32_t slots) {
+  ShardGeometry geometry;
+  for (UnitId unit = 0; unit < static_cast<UnitId>(input.model.units.size()); ++unit) {
+    const bool frozen = is_frozen(input.model.units[static_cast<std::size_t>(unit)]);
+    if (input.weights_home == Home::kNvme)
+      geometry.add(stream_of(input, unit, StateStream::kWeights, frozen ? 1 : slots, frozen ? Kind::kFrozen : Kind::kTrained));
+    if (input.optimizer_home == Home::kNvme && !frozen)
+      geometry.add(stream_of(input, unit, StateStream::kOptimizer, slots, Kind::kTrained));
+  }
+  return geometry;
+}
+
+ShardGeometry ShardGeometry::of_spill(const Plan& plan) {
+  ShardGeometry geometry;
+  for (UnitId unit = 0; unit < static_cast<UnitId>(plan.input.model.units.size()); ++unit)
+    if (plan.gradient_spilled[static_cast<std::size_t>(unit)])
+      geometry.add(stream_of(plan.input, unit, StateStream::kGradient, 1, Kind::kTransient));
+  return geometry;
+}
+
+void ShardGeometry::add(Stream stream) {
+  const auto key = static_cast<std::size_t>(stream.unit) * 3 + static_cast<std::size_t>(stream.stream);
+  if (index_by_unit_.size() <= key) index_by_unit_.resize(key + 1, -1);
+  index_by_unit_[key] = static_cast<std::int32_t>(streams_.size());
+  first_tile_.push_back(total_tiles_);
+  total_tiles_ += stream.tiles;
+  streams_.push_back(stream);
+}
+
+bool ShardGeometry::has(UnitId unit, StateStream stream) const noexcept {
+  const auto key = static_cast<std::size_t>(unit) * 3 + static_cast<std::size_t>(stream);
+  return key < index_by_unit_.size() && index_by_unit_[key] >= 0;
+}
+
+std::uint32_t ShardGeometry::stream_index(UnitId unit, StateStream stream) const {
+  HEADRACE_CHECK(has(unit, stream), "the store does not keep this stream");
+  return static_cast<std::uint32_t>(index_by_unit_[static_cast<std::size_t>(unit) * 3 + static_cast<std::size_t>(stream)]);
+}
+
+std::int64_t ShardGeometry::tile_index(std::uint32_t stream, std::int64_t tile) const { return first_tile_[stream] + tile; }
+
+Bytes ShardGeometry::payload_bytes(std::uint32_t stream, std::int64_t tile) const {
+  const Stream& s = streams_[stream];
+  return tile + 1 == s.tiles ? s.last_tile_payload_bytes : s.tile_payload_bytes;
+}
+
+io::VolumeGeometry ShardGeometry::volume_geometry(Bytes record_payload_bytes) const {
+  io::VolumeGeometry geometry;
+  geometry.record_payload_bytes = record_payload_bytes;
+  for (std::uint32_t i = 0; i < streams_.size(); ++i) {
+    const Stream& s = streams_[i];
+    geometry.streams.push_back({i, s.tiles, s.tile_payload_bytes, s.last_tile_payload_bytes, s.slots});
+  }
+  return geometry;
+}
+
+}  // namespace headrace::runtime
