@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// From the public arguments to the loops of a target: which function of its table runs, and with which numbers. Internal to
+// cpu_adam; shared by the one-thread entry and the parallel driver.
+#pragma once
+
+#include "cpu_adam/adamw.h"
+#include "cpu_adam/kernels.h"
+
+namespace headrace::cpu_adam {
+
+[[nodiscard]] const KernelTable& kernel_table(Target target) noexcept;  // the target must be available
+[[nodiscard]] AdamWScalars make_scalars(const AdamWHyper& hyper) noexcept;
+[[nodiscard]] AdamWFn select_adamw(const AdamWArrays& arrays, StateFormat format, Target target) noexcept;
+// Elements begin … begin + elements of the arrays.
+[[nodiscard]] AdamWSpan make_span(const AdamWArrays& arrays, std::int64_t begin, std::int64_t elements) noexcept;
+[[nodiscard]] GradientKind gradient_kind(DType dtype) noexcept;
+
+}  // namespace headrace::cpu_adam
