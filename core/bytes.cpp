@@ -67,7 +67,7 @@ Result<Bytes> parse_bytes(std::string_view text) {
   const std::size_t digits = text.find_first_not_of("0123456789.");
   const std::string_view number = text.substr(0, digits);
   std::string_view unit = digits == std::string_view::npos ? std::string_view() : text.substr(digits);
-  if (!unit.empty() && unit[0] == ' ') unit.remove_prefix(1);
+  if (unit.size() > 1 && unit[0] == ' ') unit.remove_prefix(1);
   const std::optional<Bytes> factor = unit_bytes(unit);
   const bool starts_with_digit = !number.empty() && number.front() != '.';
   const bool one_point = number.find('.') == number.rfind('.') && (number.empty() || number.back() != '.');

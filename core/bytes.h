@@ -27,7 +27,7 @@ inline constexpr Bytes kGiB = 1024 * kMiB;
 // "160MiB", "1.5GiB", "400M" (K, M, G, T mean powers of 1024; KB, MB, GB, TB powers of 1000), "123", case-insensitive.
 // kConfig error for anything else, negative, or beyond 2^62.
 [[nodiscard]] Result<Bytes> parse_bytes(std::string_view text);
-[[nodiscard]] std::string format_bytes(Bytes bytes);            // "2.66 GiB", "158 MiB", "512 B"
+[[nodiscard]] std::string format_bytes(Bytes bytes);             // "2.66 GiB", "158 MiB", "512 B"
 [[nodiscard]] std::string format_rate(double bytes_per_second);  // "1.73 GB/s" (10^9)
 
 }  // namespace headrace

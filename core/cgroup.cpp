@@ -65,8 +65,8 @@ std::string own_group(const std::string& table, std::string_view controller) {
   return "/";
 }
 
-// Folders from the group up to the mount point. The group is seen from the mounted part; one outside of it (a container sees
-// the host's path) leaves the mount point alone.
+// Folders from the group up to the mount point. The group is seen from the mounted part; one outside of it (a container
+// sees the host's path) leaves the mount point alone.
 std::vector<std::string> folders_up(const std::string& root, const Mount& mount, std::string group) {
   if (mount.root != "/") group = group.starts_with(mount.root) ? group.substr(mount.root.size()) : "";
   if (group.find("..") != std::string::npos) group.clear();
@@ -122,7 +122,8 @@ CgroupLimits read_cgroup_limits(const std::string& root) {
     }
     if (has_word(mount.options, "cpu")) {
       for (const std::string& folder : folders_up(root, mount, own_group(table, "cpu"))) {
-        lower_cpu(limits, number(read_or_empty(folder + "/cpu.cfs_quota_us")), number(read_or_empty(folder + "/cpu.cfs_period_us")));
+        lower_cpu(limits, number(read_or_empty(folder + "/cpu.cfs_quota_us")),
+                  number(read_or_empty(folder + "/cpu.cfs_period_us")));
       }
     }
   }

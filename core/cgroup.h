@@ -10,7 +10,7 @@
 namespace headrace {
 
 struct CgroupLimits {
-  std::optional<Bytes> memory;     // the smallest on the way up; none when unlimited
+  std::optional<Bytes> memory;      // the smallest on the way up; none when unlimited
   std::optional<double> cpu_cores;  // CPU time per time, the smallest on the way up
 };
 

@@ -25,10 +25,11 @@ Error system_failure(std::string_view attempt, std::string_view path, int system
   return make_error(ErrorCode::kIo, fmt::format("{}: {} failed: {}", path, attempt, std::strerror(system_error)));
 }
 
-Error transfer_failure(std::string_view verb, const std::string& path, Bytes offset, std::size_t wanted, std::size_t got, int system_error) {
+Error transfer_failure(std::string_view verb, const std::string& path, Bytes offset, std::size_t wanted,
+                       std::size_t got, int system_error) {
   const char* reason = system_error == 0 ? "the file ends there" : std::strerror(system_error);
-  return make_error(ErrorCode::kIo,
-                    fmt::format("{}: {} of {} bytes at offset {} stopped after {}: {}", path, verb, wanted, offset, got, reason));
+  return make_error(ErrorCode::kIo, fmt::format("{}: {} of {} bytes at offset {} stopped after {}: {}", path, verb,
+                                                wanted, offset, got, reason));
 }
 
 }  // namespace
@@ -49,7 +50,9 @@ Result<File> File::open(const std::string& path, int flags, const char* attempt)
 Result<File> File::open_read(const std::string& path) { return open(path, O_RDONLY, "opening for reading"); }
 Result<File> File::open_read_write(const std::string& path) { return open(path, O_RDWR, "opening for writing"); }
 Result<File> File::create_new(const std::string& path) { return open(path, O_RDWR | O_CREAT | O_EXCL, "creating"); }
-Result<File> File::open_append(const std::string& path) { return open(path, O_WRONLY | O_CREAT | O_APPEND, "opening for appending"); }
+Result<File> File::open_append(const std::string& path) {
+  return open(path, O_WRONLY | O_CREAT | O_APPEND, "opening for appending");
+}
 
 File::File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
 
@@ -93,8 +96,8 @@ Result<void> File::append(std::string_view text) {
     const ssize_t moved = ::write(fd_, text.data() + done, text.size() - done);
     if (moved < 0 && errno == EINTR) continue;
     if (moved <= 0) {
-      return make_error(ErrorCode::kIo, fmt::format("{}: appending {} bytes stopped after {}: {}", path_, text.size(), done,
-                                                    std::strerror(moved == 0 ? ENOSPC : errno)));
+      return make_error(ErrorCode::kIo, fmt::format("{}: appending {} bytes stopped after {}: {}", path_, text.size(),
+                                                    done, std::strerror(moved == 0 ? ENOSPC : errno)));
     }
     done += static_cast<std::size_t>(moved);
   }
@@ -138,9 +141,11 @@ Result<void> write_file_atomically(const std::string& path, std::string_view con
     ::unlink(temporary.c_str());
     return error;
   };
-  if (auto written = file.write_all(0, std::as_bytes(std::span(contents))); !written.ok()) return give_up(written.error());
+  if (auto written = file.write_all(0, std::as_bytes(std::span(contents))); !written.ok())
+    return give_up(written.error());
   if (auto synced = file.sync(); !synced.ok()) return give_up(synced.error());
-  if (::rename(temporary.c_str(), path.c_str()) != 0) return give_up(system_failure("renaming into place", path, errno));
+  if (::rename(temporary.c_str(), path.c_str()) != 0)
+    return give_up(system_failure("renaming into place", path, errno));
   return sync_folder(parent_folder(path));
 }
 
@@ -149,7 +154,8 @@ Result<void> sync_folder(const std::string& path) {
   if (fd < 0) return system_failure("opening the folder", path, errno);
   const int fault = fsync(fd) == 0 ? 0 : errno;
   ::close(fd);
-  if (fault != 0 && fault != EINVAL) return system_failure("fsync of the folder", path, fault);  // EINVAL: cannot be flushed
+  if (fault != 0 && fault != EINVAL)
+    return system_failure("fsync of the folder", path, fault);  // EINVAL: cannot be flushed
   return {};
 }
 

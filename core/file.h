@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ordinary files: configs, models, metrics. Plain positioned reads and writes through the page cache; never mapped, so that a
-// truncated file is an error and not a signal. The tier on NVMe has its own I/O in io/.
+// Ordinary files: configs, models, metrics. Plain positioned reads and writes through the page cache; never mapped, so
+// that a truncated file is an error and not a signal. The tier on NVMe has its own I/O in io/.
 #pragma once
 
 #include <cstddef>
@@ -13,8 +13,8 @@
 
 namespace headrace {
 
-// An open file. Move-only; positioned reads are thread-safe, the rest has one owner thread. Every error is kIo and names the
-// path, the offset, the bytes wanted and got, and what the system said.
+// An open file. Move-only; positioned reads are thread-safe, the rest has one owner thread. Every error is kIo and
+// names the path, the offset, the bytes wanted and got, and what the system said.
 class File {
  public:
   [[nodiscard]] static Result<File> open_read(const std::string& path);
@@ -48,8 +48,8 @@ class File {
 };
 
 [[nodiscard]] Result<std::string> read_text_file(const std::string& path);  // also of /proc, whose files have no size
-// After this the path has either its old or its new contents, also when the machine loses power: a temporary file beside it is
-// written, flushed and renamed, then the folder is flushed.
+// After this the path has either its old or its new contents, also when the machine loses power: a temporary file
+// beside it is written, flushed and renamed, then the folder is flushed.
 [[nodiscard]] Result<void> write_file_atomically(const std::string& path, std::string_view contents);
 [[nodiscard]] Result<void> sync_folder(const std::string& path);
 

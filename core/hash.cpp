@@ -10,7 +10,8 @@ namespace {
 
 const hash_detail::HashTarget& target() noexcept {
 #if defined(__x86_64__)
-  static const hash_detail::HashTarget& chosen = cpu_features().avx2 ? hash_detail::kAvx2Target : hash_detail::kBaselineTarget;
+  static const hash_detail::HashTarget& chosen =
+      cpu_features().avx2 ? hash_detail::kAvx2Target : hash_detail::kBaselineTarget;
   return chosen;
 #else
   return hash_detail::kBaselineTarget;
@@ -24,7 +25,8 @@ std::uint64_t xxh3_64(std::span<const std::byte> data, std::uint64_t seed) noexc
 }
 
 Xxh3Stream::Xxh3Stream(std::uint64_t seed) noexcept {
-  HEADRACE_CHECK(target().state_bytes <= sizeof state_ && target().state_alignment <= alignof(Xxh3Stream), "the xxHash state has grown");
+  HEADRACE_CHECK(target().state_bytes <= sizeof state_ && target().state_alignment <= alignof(Xxh3Stream),
+                 "the xxHash state has grown");
   target().reset(state_, seed);
 }
 

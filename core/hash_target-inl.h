@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Included once per instruction set, after HEADRACE_HASH_TARGET names the table to fill. xxHash is inlined with internal
-// linkage and takes the vector code that the file's flags allow.
+// Included once per instruction set, after HEADRACE_HASH_TARGET names the table to fill. xxHash is inlined with
+// internal linkage and takes the vector code that the file's flags allow.
 #define XXH_INLINE_ALL
 #define XXH_STATIC_LINKING_ONLY
 #pragma GCC diagnostic push
@@ -20,7 +20,9 @@ void reset(void* state, uint64_t seed) {
   XXH3_INITSTATE(static_cast<XXH3_state_t*>(state));
   XXH3_64bits_reset_withSeed(static_cast<XXH3_state_t*>(state), seed);
 }
-void update(void* state, const void* data, size_t bytes) { XXH3_64bits_update(static_cast<XXH3_state_t*>(state), data, bytes); }
+void update(void* state, const void* data, size_t bytes) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state), data, bytes);
+}
 uint64_t digest(const void* state) { return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state)); }
 
 }  // namespace

@@ -34,7 +34,8 @@ std::optional<Mapping> map_explicit_huge(Bytes bytes) {
   constexpr int kTwoMiBPages = 21 << MAP_HUGE_SHIFT;
   const Bytes whole = round_up(bytes, 2 * kMiB);
   // Pages that are not reserved make this call fail, so a later touch cannot.
-  void* data = mmap(nullptr, size_of(whole), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | kTwoMiBPages, -1, 0);
+  void* data = mmap(nullptr, size_of(whole), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | kTwoMiBPages, -1, 0);
   if (data == MAP_FAILED) return std::nullopt;
   return Mapping{static_cast<std::byte*>(data), whole};
 }
@@ -103,12 +104,14 @@ std::string lock_failure(int system_error) {
   rlimit limit{};
   const bool limited = getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
   if (!limited) return fmt::format("not locked: {}", std::strerror(system_error));
-  return fmt::format("not locked: limit {}; fix: ulimit -l unlimited", format_bytes(static_cast<Bytes>(limit.rlim_cur)));
+  return fmt::format("not locked: limit {}; fix: ulimit -l unlimited",
+                     format_bytes(static_cast<Bytes>(limit.rlim_cur)));
 }
 
 Error allocation_error(Bytes bytes, int system_error) {
   return make_error(ErrorCode::kPreflight,
-                    fmt::format("host memory: wanted {} ({} bytes) in one piece: {}", format_bytes(bytes), bytes, std::strerror(system_error)),
+                    fmt::format("host memory: wanted {} ({} bytes) in one piece: {}", format_bytes(bytes), bytes,
+                                std::strerror(system_error)),
                     "lower memory.host, or free memory on this machine");
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One large piece of host memory, taken once at start: on the largest pages the system gives, every page present, locked
-// where the limits allow. The plan assigns offsets inside it; nothing is freed before the whole.
+// One large piece of host memory, taken once at start: on the largest pages the system gives, every page present,
+// locked where the limits allow. The plan assigns offsets inside it; nothing is freed before the whole.
 #pragma once
 
 #include <cstddef>
@@ -26,9 +26,9 @@ class HostSlab {
  public:
   static constexpr Bytes kAlignment = 2 * kMiB;
 
-  // `bytes` (≥ 0) zeroed bytes that start at a multiple of kAlignment. What becomes resident is at most `bytes` rounded up
-  // to a page (explicit huge pages: to 2 MiB). Touches every page: takes about 0.2 s per GiB. kPreflight error with the
-  // bytes wanted and what the system said.
+  // `bytes` (≥ 0) zeroed bytes that start at a multiple of kAlignment. What becomes resident is at most `bytes` rounded
+  // up to a page (explicit huge pages: to 2 MiB). Touches every page: takes about 0.2 s per GiB. kPreflight error with
+  // the bytes wanted and what the system said.
   [[nodiscard]] static Result<HostSlab> allocate(Bytes bytes, const HostSlabOptions& options = {});
 
   HostSlab() = default;  // empty

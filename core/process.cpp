@@ -80,11 +80,11 @@ void set_thread_name(std::string_view name) noexcept {
 }
 
 void limit_malloc_arenas() noexcept {
-  // One arena per core lets each thread keep its own free lists: tens of MiB that no budget knows. Two is enough for code
-  // that allocates outside its loops; with one, threads that do allocate would queue.
+  // One arena per core lets each thread keep its own free lists: tens of MiB that no budget knows. Two is enough for
+  // code that allocates outside its loops; with one, threads that do allocate would queue.
   mallopt(M_ARENA_MAX, 2);
-  // Setting the thresholds turns off their growth: blocks from 1 MiB are mapped alone and unmapped when freed. Smaller: more
-  // system calls; larger: freed blocks stay resident.
+  // Setting the thresholds turns off their growth: blocks from 1 MiB are mapped alone and unmapped when freed. Smaller:
+  // more system calls; larger: freed blocks stay resident.
   mallopt(M_MMAP_THRESHOLD, 1 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
 }

@@ -16,7 +16,8 @@ struct ProcessMemory {
   Bytes huge_pages = 0;     // HugetlbPages, which VmRSS does not count
 };
 [[nodiscard]] Result<ProcessMemory> process_memory();
-// Starts VmHWM anew from the memory held now; false where the kernel does not allow it (then the peak since the start stays).
+// Starts VmHWM anew from the memory held now; false where the kernel does not allow it (then the peak since the start
+// stays).
 [[nodiscard]] bool reset_peak_memory();
 
 // Bytes that this process caused to move from and to storage (page-cache hits do not count).
@@ -32,7 +33,8 @@ struct ProcessIo {
 // Names the calling thread as debuggers and top show it; the kernel keeps the first 15 bytes.
 void set_thread_name(std::string_view name) noexcept;
 
-// Keeps the heap of many threads small: few arenas, and large freed blocks go back to the system. Call before threads start.
+// Keeps the heap of many threads small: few arenas, and large freed blocks go back to the system. Call before threads
+// start.
 void limit_malloc_arenas() noexcept;
 
 }  // namespace headrace

@@ -14,7 +14,8 @@ namespace {
 std::array<double, 4> normals(const PhiloxBlock& block) noexcept {
   std::array<double, 4> out{};
   for (std::size_t pair = 0; pair < 4; pair += 2) {
-    const double radius = std::sqrt(-2.0 * std::log((block[pair] + 0.5) * 0x1p-32));  // + 0.5 keeps the logarithm finite
+    const double radius =
+        std::sqrt(-2.0 * std::log((block[pair] + 0.5) * 0x1p-32));  // + 0.5 keeps the logarithm finite
     const double angle = 2.0 * std::numbers::pi * block[pair + 1] * 0x1p-32;
     out[pair] = radius * std::cos(angle);
     out[pair + 1] = radius * std::sin(angle);
@@ -34,7 +35,8 @@ void CounterRng::fill_normal(std::span<float> out, std::uint64_t first, double d
   while (done < out.size()) {
     const std::uint64_t index = first + done;
     const std::array<double, 4> values = normals(block(index / 4));
-    for (std::size_t i = index % 4; i < 4 && done < out.size(); ++i) out[done++] = static_cast<float>(deviation * values[i]);
+    for (std::size_t i = index % 4; i < 4 && done < out.size(); ++i)
+      out[done++] = static_cast<float>(deviation * values[i]);
   }
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Random numbers by counting: value i of a stream is a function of (seed, stream, i) alone, so any part can be made anywhere,
-// in any order, on any number of threads. Philox4x32-10 (Salmon et al., SC'11). Also a permutation without a table.
+// Random numbers by counting: value i of a stream is a function of (seed, stream, i) alone, so any part can be made
+// anywhere, in any order, on any number of threads. Philox4x32-10 (Salmon et al., SC'11). Also a permutation without a
+// table.
 #pragma once
 
 #include <array>
@@ -32,7 +33,9 @@ class CounterRng {
     return philox4x32({low(index), high(index), low(stream_), high(stream_)}, {low(seed_), high(seed_)});
   }
   [[nodiscard]] constexpr std::uint32_t bits(std::uint64_t index) const noexcept { return block(index / 4)[index % 4]; }
-  [[nodiscard]] constexpr double uniform(std::uint64_t index) const noexcept { return bits(index) * 0x1p-32; }  // [0, 1)
+  [[nodiscard]] constexpr double uniform(std::uint64_t index) const noexcept {
+    return bits(index) * 0x1p-32;
+  }                                                                 // [0, 1)
   [[nodiscard]] double normal(std::uint64_t index) const noexcept;  // mean 0, deviation 1, |value| < 6.8
 
   // out[i] = deviation · normal(first + i), rounded to fp32.
@@ -46,8 +49,8 @@ class CounterRng {
   std::uint64_t stream_;
 };
 
-// A permutation of 0 … n−1 by (seed, epoch) in O(1) memory: a keyed Feistel network on the next power of four, walked until
-// the value falls below n (on average fewer than four rounds of it). Immutable.
+// A permutation of 0 … n−1 by (seed, epoch) in O(1) memory: a keyed Feistel network on the next power of four, walked
+// until the value falls below n (on average fewer than four rounds of it). Immutable.
 class Permutation {
  public:
   Permutation(std::int64_t n, std::uint64_t seed, std::uint64_t epoch) noexcept;  // n ≥ 1

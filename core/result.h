@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Result<T> carries either a value or an Error across every fallible call of the data path. Control paths may turn an Error
-// into an exit code with exit_code(); nothing here throws except value() on an error, which is a programming fault.
+// Result<T> carries either a value or an Error across every fallible call of the data path. Control paths may turn an
+// Error into an exit code with exit_code(); nothing here throws except value() on an error, which is a programming
+// fault.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +37,7 @@ struct Error {
   std::string file;  // config position; empty when not from a file
   int line = 0;
   int column = 0;
-  std::int64_t smallest_host_bytes = 0;    // kDoesNotFit: the smallest budgets that work, 0 when unknown
+  std::int64_t smallest_host_bytes = 0;  // kDoesNotFit: the smallest budgets that work, 0 when unknown
   std::int64_t smallest_device_bytes = 0;
 
   [[nodiscard]] std::string to_string() const;  // "file:line:col: message\n  hint"
@@ -93,12 +94,11 @@ class [[nodiscard]] Result<void> {
 #define HEADRACE_CONCAT(a, b) HEADRACE_CONCAT_INNER(a, b)
 // HEADRACE_TRY(auto x, expression): x is the value, or the enclosing function returns the error.
 #define HEADRACE_TRY(declaration, ...) HEADRACE_TRY_INNER(HEADRACE_CONCAT(result_, __LINE__), declaration, __VA_ARGS__)
-#define HEADRACE_TRY_INNER(temporary, declaration, ...)  \
-  auto temporary = (__VA_ARGS__);                        \
+#define HEADRACE_TRY_INNER(temporary, declaration, ...)     \
+  auto temporary = (__VA_ARGS__);                           \
   if (!temporary.ok()) return std::move(temporary).error(); \
   declaration = std::move(temporary).value()
-#define HEADRACE_RETURN_IF_ERROR(...)                                             \
-  do {                                                                            \
-    if (auto headrace_status = (__VA_ARGS__); !headrace_status.ok())              \
-      return std::move(headrace_status).error();                                  \
+#define HEADRACE_RETURN_IF_ERROR(...)                                                                           \
+  do {                                                                                                          \
+    if (auto headrace_status = (__VA_ARGS__); !headrace_status.ok()) return std::move(headrace_status).error(); \
   } while (false)

@@ -82,8 +82,8 @@ int affinity_count() {
   return std::max(1, static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN)));
 }
 
-// hwloc's plug-ins (PCI, GPUs) load drivers' libraries and tens of MiB; nothing here needs them. They are found through a
-// variable of the environment, which is set for the time of the call.
+// hwloc's plug-ins (PCI, GPUs) load drivers' libraries and tens of MiB; nothing here needs them. They are found through
+// a variable of the environment, which is set for the time of the call.
 class WithoutPlugins {
  public:
   WithoutPlugins() : set_(std::getenv(kVariable) == nullptr) {
@@ -113,11 +113,13 @@ std::vector<NumaNodeInfo> numa_nodes() {
   hwloc_topology_set_io_types_filter(raw, HWLOC_TYPE_FILTER_KEEP_NONE);
   if (hwloc_topology_load(raw) != 0) return {};
   std::vector<NumaNodeInfo> nodes;
-  for (hwloc_obj_t object = nullptr; (object = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_NUMANODE, object)) != nullptr;) {
+  for (hwloc_obj_t object = nullptr;
+       (object = hwloc_get_next_obj_by_type(raw, HWLOC_OBJ_NUMANODE, object)) != nullptr;) {
     NumaNodeInfo node;
     node.index = static_cast<int>(object->os_index);
     node.memory = static_cast<Bytes>(object->attr->numanode.local_memory);
-    for (int cpu = hwloc_bitmap_first(object->cpuset); cpu >= 0; cpu = hwloc_bitmap_next(object->cpuset, cpu)) node.cpus.push_back(cpu);
+    for (int cpu = hwloc_bitmap_first(object->cpuset); cpu >= 0; cpu = hwloc_bitmap_next(object->cpuset, cpu))
+      node.cpus.push_back(cpu);
     nodes.push_back(std::move(node));
   }
   return nodes;

@@ -17,23 +17,23 @@ struct CpuFeatures {
   bool avx512_bf16 = false;
   bool amx_bf16 = false;
 };
-[[nodiscard]] const CpuFeatures& cpu_features() noexcept;  // detected once; thread-safe
+[[nodiscard]] const CpuFeatures& cpu_features() noexcept;         // detected once; thread-safe
 [[nodiscard]] std::string describe(const CpuFeatures& features);  // "AVX2 FMA AVX-512 BF16"
 
 struct NumaNodeInfo {
-  int index = 0;         // as the system numbers it
-  Bytes memory = 0;      // installed, 0 when unknown
+  int index = 0;          // as the system numbers it
+  Bytes memory = 0;       // installed, 0 when unknown
   std::vector<int> cpus;  // those this process may use
 };
 
 struct Topology {
-  int usable_cores = 1;               // CPUs in the affinity mask, lowered by a CPU quota (rounded to the nearest, at least 1)
+  int usable_cores = 1;  // CPUs in the affinity mask, lowered by a CPU quota (rounded to the nearest, at least 1)
   int affinity_cpus = 1;
-  std::optional<double> cpu_quota;    // cores' worth of CPU time, from control groups
+  std::optional<double> cpu_quota;       // cores' worth of CPU time, from control groups
   std::vector<NumaNodeInfo> numa_nodes;  // at least one
   Bytes total_memory = 0;
   std::optional<Bytes> cgroup_memory_limit;
-  Bytes effective_memory_limit = 0;   // the smaller of both
+  Bytes effective_memory_limit = 0;  // the smaller of both
   std::string cpu_model;
   CpuFeatures features;
 };
