@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The AdamW loop, included once per SIMD target after that target's `Vec`, inside its anonymous namespace. Vec offers the same IEEE
-// operations on every target, so the order written here is the whole definition of the result's bits.
+// The AdamW loop, included once per SIMD target after that target's `Vec`, inside its anonymous namespace. Vec offers
+// the same IEEE operations on every target, so the order written here is the whole definition of the result's bits.
 
 // Broadcast constants of one update.
 struct AdamWConstants {
@@ -14,14 +14,17 @@ struct AdamWConstants {
         eps(Vec::set(s.eps)),
         step_size(Vec::set(s.step_size)),
         decay(Vec::set(s.decay)) {}
-  Vec::F gradient_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_sqrt_correction2, eps, step_size, decay;
+  Vec::F gradient_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_sqrt_correction2, eps, step_size,
+      decay;
 };
 
 template <GradientKind kGradient>
 inline Vec::F load_gradient(const void* gradient, std::int64_t i) noexcept {
   if constexpr (kGradient == GradientKind::kFp32) return Vec::load(static_cast<const float*>(gradient) + i);
-  if constexpr (kGradient == GradientKind::kBf16) return Vec::load_bf16(static_cast<const std::uint16_t*>(gradient) + i);
-  if constexpr (kGradient == GradientKind::kFp16) return Vec::load_fp16(static_cast<const std::uint16_t*>(gradient) + i);
+  if constexpr (kGradient == GradientKind::kBf16)
+    return Vec::load_bf16(static_cast<const std::uint16_t*>(gradient) + i);
+  if constexpr (kGradient == GradientKind::kFp16)
+    return Vec::load_fp16(static_cast<const std::uint16_t*>(gradient) + i);
 }
 
 template <WeightKind kWeights>
@@ -49,10 +52,11 @@ inline void store_master(const AdamWSpan& s, std::int64_t i, Vec::F p) noexcept 
   }
 }
 
-// One vector of the update. NaNs are made canonical: their payload would depend on the operand order a compiler picks, and a split
-// master needs a NaN whose upper half is a NaN by itself.
+// One vector of the update. NaNs are made canonical: their payload would depend on the operand order a compiler picks,
+// and a split master needs a NaN whose upper half is a NaN by itself.
 template <WeightKind kWeights, GradientKind kGradient>
-inline void adamw_vector(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c, bool moves, bool decays) noexcept {
+inline void adamw_vector(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c, bool moves,
+                         bool decays) noexcept {
   const Vec::F g = Vec::mul(c.gradient_scale, load_gradient<kGradient>(s.gradient, i));
   Vec::F m = Vec::fma(c.beta1, Vec::load(s.exp_avg + i), Vec::mul(c.one_minus_beta1, g));
   Vec::F v = Vec::fma(c.beta2, Vec::load(s.exp_avg_sq + i), Vec::mul(Vec::mul(c.one_minus_beta2, g), g));

@@ -34,7 +34,8 @@ Result<void> validate_array(const NamedArray& array, std::int64_t elements) {
   if (array.data == nullptr) return bad_arrays(fmt::format("{} is null with {} elements", array.name, elements));
   const auto address = reinterpret_cast<std::uintptr_t>(array.data);
   if (address % static_cast<std::uintptr_t>(array.element_bytes) != 0) {
-    return bad_arrays(fmt::format("{} at {:#x} is not aligned to its element of {} bytes", array.name, address, array.element_bytes));
+    return bad_arrays(
+        fmt::format("{} at {:#x} is not aligned to its element of {} bytes", array.name, address, array.element_bytes));
   }
   return {};
 }
@@ -70,14 +71,18 @@ Result<void> validate(const AdamWHyper& h) {
     return bad_hyper("weight_decay", h.weight_decay, "finite and not negative");
   }
   if (h.optimizer_step < 1) {
-    return make_error(ErrorCode::kConfig, fmt::format("AdamW: optimizer_step is {}, but the first update is number 1", h.optimizer_step));
+    return make_error(ErrorCode::kConfig,
+                      fmt::format("AdamW: optimizer_step is {}, but the first update is number 1", h.optimizer_step));
   }
-  if (!std::isfinite(h.gradient_scale)) return bad_hyper("gradient_scale", static_cast<double>(h.gradient_scale), "finite");
+  if (!std::isfinite(h.gradient_scale))
+    return bad_hyper("gradient_scale", static_cast<double>(h.gradient_scale), "finite");
   const AdamWScalars scalars = make_scalars(h);
-  if (h.eps > 0 && scalars.eps == 0) return bad_hyper("eps", h.eps, "0 or a number that fp32 can tell from 0 (at least 1e-45)");
+  if (h.eps > 0 && scalars.eps == 0)
+    return bad_hyper("eps", h.eps, "0 or a number that fp32 can tell from 0 (at least 1e-45)");
   if (!std::isfinite(scalars.eps)) return bad_hyper("eps", h.eps, "within the range of fp32");
   if (!std::isfinite(scalars.step_size)) return bad_hyper("lr", h.lr, "such that lr / (1 - beta1^t) is within fp32");
-  if (!std::isfinite(scalars.decay)) return bad_hyper("weight_decay", h.weight_decay, "such that lr * weight_decay is within fp32");
+  if (!std::isfinite(scalars.decay))
+    return bad_hyper("weight_decay", h.weight_decay, "such that lr * weight_decay is within fp32");
   if (!(scalars.beta1 < 1)) return bad_hyper("beta1", h.beta1, "in [0, 1) after rounding to fp32");
   if (!(scalars.beta2 < 1)) return bad_hyper("beta2", h.beta2, "in [0, 1) after rounding to fp32");
   return {};
@@ -88,7 +93,8 @@ Result<void> validate(const AdamWArrays& a, StateFormat format) {
     return bad_arrays(fmt::format("unknown state format {}", static_cast<int>(format)));
   }
   if (!is_dtype(a.weights_dtype) || !is_dtype(a.gradient_dtype)) {
-    return bad_arrays(fmt::format("unknown dtype: weights {}, gradient {}", static_cast<int>(a.weights_dtype), static_cast<int>(a.gradient_dtype)));
+    return bad_arrays(fmt::format("unknown dtype: weights {}, gradient {}", static_cast<int>(a.weights_dtype),
+                                  static_cast<int>(a.gradient_dtype)));
   }
   constexpr std::int64_t kMostElements = std::int64_t{1} << 60;  // byte counts stay far from overflow
   if (a.elements < 0 || a.elements > kMostElements) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW on host memory in one pass: unscale and clip the gradient, update master and moments, write the compute weight.
 // p *= 1 - lr·wd; m = b1·m + (1-b1)·g; v = b2·v + (1-b2)·g²; p -= lr/(1-b1^t) · m / (sqrt(v)/sqrt(1-b2^t) + eps)
-// (Loshchilov & Hutter 2019, algorithm 2, in PyTorch's order). Same operations in the same order on every target, so all
-// targets, thread counts and splits give the same bits.
+// (Loshchilov & Hutter 2019, algorithm 2, in PyTorch's order). Same operations in the same order on every target, so
+// all targets, thread counts and splits give the same bits.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ namespace headrace::cpu_adam {
 
 // How the state of one parameter is kept (design §2 "State formats").
 enum class StateFormat : std::uint8_t {
-  kFp32,   // with 16-bit weights: fp32 master, exp_avg, exp_avg_sq beside them (2 + 12 bytes); with fp32 weights these are
-           // the master and there is no other copy (4 + 8 bytes)
+  kFp32,  // with 16-bit weights: fp32 master, exp_avg, exp_avg_sq beside them (2 + 12 bytes); with fp32 weights these
+          // are the master and there is no other copy (4 + 8 bytes)
   kSplit,  // bf16 weights: 16-bit remainder, fp32 moments (2 + 10 bytes); bit-identical to kFp32
 };
 
 enum class Target : std::uint8_t { kScalar, kAvx2, kAvx512 };
 [[nodiscard]] const char* target_name(Target target) noexcept;
-[[nodiscard]] Target best_target() noexcept;                  // by CPUID; HEADRACE_CPU_TARGET=scalar|avx2|avx512 lowers it
+[[nodiscard]] Target best_target() noexcept;  // by CPUID; HEADRACE_CPU_TARGET=scalar|avx2|avx512 lowers it
 [[nodiscard]] bool target_available(Target target) noexcept;
 
 struct AdamWHyper {
@@ -31,7 +31,7 @@ struct AdamWHyper {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  double weight_decay = 0.0;       // decoupled
+  double weight_decay = 0.0;        // decoupled
   std::int64_t optimizer_step = 1;  // t ≥ 1: this update's number; bias correction in double
   float gradient_scale = 1.0F;      // unscale × clip, applied to the gradient first
 };
@@ -39,20 +39,22 @@ struct AdamWHyper {
 
 // Arrays of `elements` elements each; any alignment that the element type allows; updated in place except `gradient`.
 struct AdamWArrays {
-  void* weights = nullptr;               // weights_dtype
+  void* weights = nullptr;  // weights_dtype
   DType weights_dtype = DType::kBf16;
-  float* master = nullptr;               // kFp32 with 16-bit weights, else null
-  std::int16_t* remainder = nullptr;     // kSplit, else null
+  float* master = nullptr;            // kFp32 with 16-bit weights, else null
+  std::int16_t* remainder = nullptr;  // kSplit, else null
   float* exp_avg = nullptr;
   float* exp_avg_sq = nullptr;
-  const void* gradient = nullptr;        // gradient_dtype
+  const void* gradient = nullptr;  // gradient_dtype
   DType gradient_dtype = DType::kFp32;
   std::int64_t elements = 0;
 };
-// For kFp32 with 16-bit weights: the weight is made from the master by the ties-away rule of core/dtype.h (bf16) or RNE (fp16).
+// For kFp32 with 16-bit weights: the weight is made from the master by the ties-away rule of core/dtype.h (bf16) or RNE
+// (fp16).
 [[nodiscard]] Result<void> validate(const AdamWArrays& arrays, StateFormat format);
 
-// One thread; never allocates, locks or throws. lr = 0 leaves the weights' and master's bits untouched. Arguments must be valid.
+// One thread; never allocates, locks or throws. lr = 0 leaves the weights' and master's bits untouched. Arguments must
+// be valid.
 void adamw_update(const AdamWArrays& arrays, StateFormat format, const AdamWHyper& hyper, Target target) noexcept;
 
 // The same over a pool of `threads` (fixed grains, so the bits do not depend on it). Thread-safe.
@@ -66,14 +68,14 @@ class ParallelUpdater {
   void update(const AdamWArrays& arrays, StateFormat format, const AdamWHyper& hyper) const;
   [[nodiscard]] Target target() const noexcept;
 
-  // Gradient arrival: destination (dtype) = round(source + (add ? destination : 0)), RNE, in one pass that also gives, for each
-  // run of kNormChunk elements from the start of the span, the fp64 sum of squares of the *stored* values and the number of
-  // non-finite ones. The caller passes one tensor at a time so that chunks are chunks of a tensor.
+  // Gradient arrival: destination (dtype) = round(source + (add ? destination : 0)), RNE, in one pass that also gives,
+  // for each run of kNormChunk elements from the start of the span, the fp64 sum of squares of the *stored* values and
+  // the number of non-finite ones. The caller passes one tensor at a time so that chunks are chunks of a tensor.
   // chunk_sums, chunk_non_finite: ceil_div(elements, kNormChunk) entries.
   static constexpr std::int64_t kNormChunk = 4096;
   struct Arrival {
-    const float* source = nullptr;   // fp32 accumulator
-    void* destination = nullptr;     // may equal source when dtype is kFp32
+    const float* source = nullptr;  // fp32 accumulator
+    void* destination = nullptr;    // may equal source when dtype is kFp32
     DType dtype = DType::kFp32;
     bool add = false;
     std::int64_t elements = 0;

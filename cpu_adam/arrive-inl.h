@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradient arrival of one chunk, included once per SIMD target after that target's `Vec`, inside its anonymous namespace. Sixteen
-// fp64 partial sums and one tree are the same on every target; squares of fp32 values are exact in fp64, so FMA changes nothing.
+// Gradient arrival of one chunk, included once per SIMD target after that target's `Vec`, inside its anonymous
+// namespace. Sixteen fp64 partial sums and one tree are the same on every target; squares of fp32 values are exact in
+// fp64, so FMA changes nothing.
 
 // Rounds and stores one vector; returns what was stored, widened to fp32.
 template <GradientKind kKind, bool kAdd>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the public arguments to the loops of a target: which function of its table runs, and with which numbers. Internal to
-// cpu_adam; shared by the one-thread entry and the parallel driver.
+// From the public arguments to the loops of a target: which function of its table runs, and with which numbers.
+// Internal to cpu_adam; shared by the one-thread entry and the parallel driver.
 #pragma once
 
 #include "cpu_adam/adamw.h"

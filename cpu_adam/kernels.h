@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the drivers of this folder hand to the loops of one SIMD target. Internal to cpu_adam; plain types only, because the files
-// compiled with instruction-set flags include it and must not emit shared inline functions.
+// What the drivers of this folder hand to the loops of one SIMD target. Internal to cpu_adam; plain types only, because
+// the files compiled with instruction-set flags include it and must not emit shared inline functions.
 #pragma once
 
 #include <cstddef>
@@ -22,10 +22,10 @@ struct AdamWScalars {
   float one_minus_beta2;
   float inverse_sqrt_correction2;  // 1 / sqrt(1 - beta2^t)
   float eps;
-  float step_size;                 // lr / (1 - beta1^t)
-  float decay;                     // lr · weight_decay
-  bool moves;                      // lr ≠ 0: master and weights are written
-  bool decays;                     // decay ≠ 0
+  float step_size;  // lr / (1 - beta1^t)
+  float decay;      // lr · weight_decay
+  bool moves;       // lr ≠ 0: master and weights are written
+  bool decays;      // decay ≠ 0
 };
 
 struct AdamWSpan {

@@ -49,7 +49,8 @@ struct Vec {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i upper = _mm256_srli_epi32(bits, 16);
     const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-    const __m256i even = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd), 16);
+    const __m256i even =
+        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd), 16);
     const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
     const __m256i rounded = _mm256_blendv_epi8(even, _mm256_or_si256(upper, _mm256_set1_epi32(0x40)), is_nan);
     store_words(to, rounded);

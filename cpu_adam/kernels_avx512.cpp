@@ -48,7 +48,8 @@ struct Vec {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i upper = _mm512_srli_epi32(bits, 16);
     const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-    const __m512i even = _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
+    const __m512i even =
+        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
     const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
     const __m512i rounded = _mm512_mask_or_epi32(even, is_nan, upper, _mm512_set1_epi32(0x40));
     store_words(to, rounded);

@@ -20,7 +20,9 @@ struct Vec {
   static void store(float* to, F x) noexcept { *to = x; }
   static F load_bf16(const std::uint16_t* from) noexcept { return to_fp32(Bf16{*from}); }
   static F load_fp16(const std::uint16_t* from) noexcept { return to_fp32(Fp16{*from}); }
-  static F load_split(const std::uint16_t* high, const std::int16_t* low) noexcept { return join_master({*high, *low}); }
+  static F load_split(const std::uint16_t* high, const std::int16_t* low) noexcept {
+    return join_master({*high, *low});
+  }
   static void store_split(std::uint16_t* high, std::int16_t* low, F x) noexcept {
     const SplitMaster split = split_master(x);
     *high = split.hi;

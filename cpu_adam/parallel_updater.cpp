@@ -14,8 +14,8 @@
 namespace headrace::cpu_adam {
 namespace {
 
-// Elements of one task. Smaller: scheduling (about a microsecond) shows beside the 50 µs of work; larger: a tile of a few million
-// elements no longer divides evenly over many cores. A multiple of kNormChunk, so that no chunk is shared.
+// Elements of one task. Smaller: scheduling (about a microsecond) shows beside the 50 µs of work; larger: a tile of a
+// few million elements no longer divides evenly over many cores. A multiple of kNormChunk, so that no chunk is shared.
 constexpr std::int64_t kGrainElements = 32768;
 static_assert(kGrainElements % ParallelUpdater::kNormChunk == 0);
 
@@ -67,7 +67,8 @@ void ParallelUpdater::update(const AdamWArrays& arrays, StateFormat format, cons
   });
 }
 
-void ParallelUpdater::arrive(const Arrival& arrival, std::span<double> chunk_sums, std::span<std::int64_t> chunk_non_finite) const {
+void ParallelUpdater::arrive(const Arrival& arrival, std::span<double> chunk_sums,
+                             std::span<std::int64_t> chunk_non_finite) const {
   const std::int64_t chunks = ceil_div(arrival.elements, kNormChunk);
   HEADRACE_CHECK(arrival.elements >= 0, "an arrival has a negative number of elements");
   HEADRACE_CHECK(std::ssize(chunk_sums) == chunks && std::ssize(chunk_non_finite) == chunks,

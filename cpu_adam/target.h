@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which SIMD target runs. Internal to cpu_adam and its tests; users call best_target() and target_available() of adamw.h.
+// Which SIMD target runs. Internal to cpu_adam and its tests; users call best_target() and target_available() of
+// adamw.h.
 #pragma once
 
 #include <string_view>
@@ -8,8 +9,9 @@
 
 namespace headrace::cpu_adam {
 
-// The fastest available target that is not above the wished one ("scalar", "avx2", "avx512"; empty: no wish). An unknown word is
-// reported on stderr and lowers to scalar: whoever sets it wants less, and slow and loud beats an unnoticed typing error.
+// The fastest available target that is not above the wished one ("scalar", "avx2", "avx512"; empty: no wish). An
+// unknown word is reported on stderr and lowers to scalar: whoever sets it wants less, and slow and loud beats an
+// unnoticed typing error.
 [[nodiscard]] Target choose_target(std::string_view wish) noexcept;
 
 }  // namespace headrace::cpu_adam

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// AdamW against fp64: stored golden values, every target × format × gradient dtype, one step from any state, a thousand steps.
+// AdamW against fp64: stored golden values, every target × format × gradient dtype, one step from any state, a thousand
+// steps.
 #include <cstdlib>
 #include <fstream>
 #include <span>
@@ -14,8 +15,8 @@ namespace headrace::cpu_adam::testing {
 namespace {
 
 std::string place(Kind kind, DType gradient, Target target, std::int64_t n, std::int64_t i) {
-  return std::string(kind_name(kind)) + " gradient " + dtype_name(gradient) + " " + target_name(target) + " n=" + std::to_string(n) +
-         " i=" + std::to_string(i);
+  return std::string(kind_name(kind)) + " gradient " + dtype_name(gradient) + " " + target_name(target) +
+         " n=" + std::to_string(n) + " i=" + std::to_string(i);
 }
 
 // Just enough of the safetensors format for one file that we made ourselves.
@@ -81,7 +82,8 @@ void compare_with_golden(const Golden& golden, const GoldenCase& c, Kind kind, W
       const auto at = static_cast<std::size_t>(i);
       const double error = std::abs(static_cast<double>(state.master_at(i)) - p[at]);
       const double bound = 2e-6 * (std::abs(p[at]) + hyper.lr * t);
-      worst.see(error, bound, p[at], place(kind, DType::kFp32, c.target, n, i) + " wd=" + c.wd + " t=" + std::to_string(t));
+      worst.see(error, bound, p[at],
+                place(kind, DType::kFp32, c.target, n, i) + " wd=" + c.wd + " t=" + std::to_string(t));
       ASSERT_LE(error, bound) << key << i << " " << target_name(c.target);
       ASSERT_LE(std::abs(static_cast<double>(state.exp_avg[i]) - m[at]), 2e-6 * m_max) << key << i;
       ASSERT_LE(std::abs(static_cast<double>(state.exp_avg_sq[i]) - v[at]), 2e-6 * v_max) << key << i;
@@ -174,12 +176,14 @@ TEST(AdamWSizes, ten_steps_of_a_large_array_stay_near_fp64) {
   }
 }
 
-// Reachable states: |exp_avg| is a few times sqrt(exp_avg_sq) at most. The error of the update itself is relative to its size.
+// Reachable states: |exp_avg| is a few times sqrt(exp_avg_sq) at most. The error of the update itself is relative to
+// its size.
 TEST(AdamWAccuracy, one_step_from_any_state_is_within_two_ulp_and_a_millionth_of_the_step) {
   constexpr std::int64_t kElements = 20000;
   for (const Target target : targets()) {
     Worst worst(std::string("one step from any state, ") + target_name(target));
-    for (const std::int64_t step : {std::int64_t{1}, std::int64_t{2}, std::int64_t{300}, std::int64_t{5000}, std::int64_t{10000000000}}) {
+    for (const std::int64_t step :
+         {std::int64_t{1}, std::int64_t{2}, std::int64_t{300}, std::int64_t{5000}, std::int64_t{10000000000}}) {
       const std::uint64_t seed = 77 + static_cast<std::uint64_t>(step);
       SCOPED_TRACE("seed " + std::to_string(seed));
       Random random(seed);
@@ -202,7 +206,8 @@ TEST(AdamWAccuracy, one_step_from_any_state_is_within_two_ulp_and_a_millionth_of
         t.step(static_cast<double>(gradient.at(i)), hyper);
       }
       std::vector<double> before(kElements);
-      for (std::int64_t i = 0; i < kElements; ++i) before[static_cast<std::size_t>(i)] = static_cast<double>(state.master_at(i));
+      for (std::int64_t i = 0; i < kElements; ++i)
+        before[static_cast<std::size_t>(i)] = static_cast<double>(state.master_at(i));
       adamw_update(state.arrays(gradient), StateFormat::kSplit, hyper, target);
       for (std::int64_t i = 0; i < kElements; ++i) {
         const double p = truth[static_cast<std::size_t>(i)].p;
@@ -211,7 +216,8 @@ TEST(AdamWAccuracy, one_step_from_any_state_is_within_two_ulp_and_a_millionth_of
         const double error = std::abs(static_cast<double>(state.master_at(i)) - p);
         const double bound = 2 * ulp_of(std::max(std::abs(p), std::abs(old))) + 1e-6 * hyper.lr * std::max(1.0, moved);
         worst.see(error, bound, p, "i=" + std::to_string(i) + " t=" + std::to_string(step));
-        ASSERT_LE(error, bound) << i << " step " << step << " " << target_name(target) << " got " << state.master_at(i) << " want " << p;
+        ASSERT_LE(error, bound) << i << " step " << step << " " << target_name(target) << " got " << state.master_at(i)
+                                << " want " << p;
       }
     }
   }
@@ -225,7 +231,8 @@ struct PlainFp32 {
     p = p * static_cast<float>(1.0 - h.lr * h.weight_decay);
     m = m * static_cast<float>(h.beta1) + static_cast<float>(1.0 - h.beta1) * g;
     v = v * static_cast<float>(h.beta2) + static_cast<float>(1.0 - h.beta2) * g * g;
-    const float denominator = std::sqrt(v) / static_cast<float>(std::sqrt(1.0 - std::pow(h.beta2, t))) + static_cast<float>(h.eps);
+    const float denominator =
+        std::sqrt(v) / static_cast<float>(std::sqrt(1.0 - std::pow(h.beta2, t))) + static_cast<float>(h.eps);
     p = p - static_cast<float>(h.lr / (1.0 - std::pow(h.beta1, t))) * m / denominator;
   }
 };
@@ -268,8 +275,9 @@ TEST(AdamWAccuracy, a_thousand_steps_err_no_more_than_plain_fp32) {
         square_ours += ours * ours;
         square_plain += theirs * theirs;
       }
-      std::printf("[ WORST    ] 1000 steps, wd=%g, %s: maximum %.3g (plain fp32 %.3g), RMS %.3g (plain fp32 %.3g)\n", wd,
-                  target_name(target), worst_ours, worst_plain, std::sqrt(square_ours / kElements), std::sqrt(square_plain / kElements));
+      std::printf("[ WORST    ] 1000 steps, wd=%g, %s: maximum %.3g (plain fp32 %.3g), RMS %.3g (plain fp32 %.3g)\n",
+                  wd, target_name(target), worst_ours, worst_plain, std::sqrt(square_ours / kElements),
+                  std::sqrt(square_plain / kElements));
       EXPECT_LE(worst_ours, 1.5 * worst_plain) << "seed " << kSeed;
       EXPECT_LE(square_ours, 1.5 * 1.5 * square_plain) << "seed " << kSeed;
     }

@@ -9,8 +9,9 @@
 namespace headrace::cpu_adam::testing {
 namespace {
 
-constexpr std::uint32_t kOddBits[] = {0x7FC00000U, 0xFFC00000U, 0x7F800001U, 0xFFFFFFFFU, 0x7FFFFFFFU, 0x7F800000U, 0xFF800000U,
-                                      0x00000001U, 0x80000001U, 0x80000000U, 0x007FFFFFU, 0x7F7FFFFFU, 0xFF7FFFFFU, 0x00800000U};
+constexpr std::uint32_t kOddBits[] = {0x7FC00000U, 0xFFC00000U, 0x7F800001U, 0xFFFFFFFFU, 0x7FFFFFFFU,
+                                      0x7F800000U, 0xFF800000U, 0x00000001U, 0x80000001U, 0x80000000U,
+                                      0x007FFFFFU, 0x7F7FFFFFU, 0xFF7FFFFFU, 0x00800000U};
 
 void fill(State& state, Random& random, bool odd_values) {
   for (std::int64_t i = 0; i < state.elements; ++i) {
@@ -74,8 +75,8 @@ TEST(AdamWBits, every_target_gives_the_bits_of_scalar_also_for_odd_values) {
             for (std::size_t k = 0; k < all.size(); ++k) {
               adamw_update(states[k].arrays(gradient), format_of(kind), hyper_at(t), all[k]);
               ASSERT_TRUE(states[k].same_bits(states[0]))
-                  << kind_name(kind) << " gradient " << dtype_name(dtype) << " n=" << n << " t=" << t << " seed=" << seed << " "
-                  << target_name(all[k]) << ": " << first_difference(states[k], states[0]);
+                  << kind_name(kind) << " gradient " << dtype_name(dtype) << " n=" << n << " t=" << t
+                  << " seed=" << seed << " " << target_name(all[k]) << ": " << first_difference(states[k], states[0]);
             }
           }
         }
@@ -100,7 +101,8 @@ TEST(AdamWBits, thread_counts_do_not_change_a_bit) {
         ASSERT_EQ(updater.target(), target);
         State state = truth;
         updater.update(state.arrays(gradient), format_of(kind), hyper_at(7));
-        ASSERT_TRUE(state.same_bits(alone)) << threads << " threads, " << target_name(target) << ": " << first_difference(state, alone);
+        ASSERT_TRUE(state.same_bits(alone))
+            << threads << " threads, " << target_name(target) << ": " << first_difference(state, alone);
         ASSERT_TRUE(state.guards_intact());
       }
     }
@@ -137,7 +139,8 @@ TEST(AdamWBits, random_splits_do_not_change_a_bit) {
           adamw_update(part(arrays, at, end), format_of(kind), hyper_at(3), target);
           at = end;
         }
-        ASSERT_TRUE(pieces.same_bits(whole)) << kind_name(kind) << " seed " << seed << ": " << first_difference(pieces, whole);
+        ASSERT_TRUE(pieces.same_bits(whole))
+            << kind_name(kind) << " seed " << seed << ": " << first_difference(pieces, whole);
       }
     }
   }

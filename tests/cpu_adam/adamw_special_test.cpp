@@ -26,8 +26,8 @@ TEST(AdamWSpecial, a_learning_rate_of_zero_moves_the_moments_and_nothing_else) {
       hyper.lr = 0;
       hyper.weight_decay = 0.1;
       adamw_update(state.arrays(gradient), format_of(kind), hyper, target);
-      EXPECT_TRUE(state.wide.same_bits(before.wide) && state.half.same_bits(before.half) && state.master.same_bits(before.master) &&
-                  state.remainder.same_bits(before.remainder))
+      EXPECT_TRUE(state.wide.same_bits(before.wide) && state.half.same_bits(before.half) &&
+                  state.master.same_bits(before.master) && state.remainder.same_bits(before.remainder))
           << kind_name(kind) << " " << target_name(target);
       for (std::int64_t i = 0; i < kElements; ++i) EXPECT_NE(state.exp_avg[i], 0.0F) << i;
     }
@@ -57,7 +57,8 @@ TEST(AdamWSpecial, non_finite_values_stay_with_their_element) {
           EXPECT_EQ(std::isnan(p), is_nan) << i << " " << kind_name(kind) << " " << target_name(target);
           EXPECT_EQ(std::isinf(p), i == 66) << i << " " << kind_name(kind) << " " << target_name(target);
           if (kind == Kind::kBf16Master || kind == Kind::kSplit) {
-            EXPECT_EQ(std::isnan(to_fp32(Bf16{state.half[i]})), is_nan) << "the bf16 weight alone shows the NaN, i=" << i;
+            EXPECT_EQ(std::isnan(to_fp32(Bf16{state.half[i]})), is_nan)
+                << "the bf16 weight alone shows the NaN, i=" << i;
           }
           if (kind == Kind::kFp16Master) {
             EXPECT_EQ(std::isnan(to_fp32(Fp16{state.half[i]})), is_nan) << i;
@@ -96,25 +97,29 @@ TEST(AdamWSpecial, at_a_large_step_counter_the_bias_correction_is_gone) {
       Truth truth = {0, 1, 1};
       truth.step(1, hyper);
       adamw_update(state.arrays(gradient), StateFormat::kFp32, hyper, target);
-      for (std::int64_t i = 0; i < kElements; ++i) EXPECT_NEAR(static_cast<double>(state.wide[i]), truth.p, 3 * ulp_of(truth.p)) << t;
+      for (std::int64_t i = 0; i < kElements; ++i)
+        EXPECT_NEAR(static_cast<double>(state.wide[i]), truth.p, 3 * ulp_of(truth.p)) << t;
     }
   }
 }
 
 // A weight that the update leaves alone goes through split and join; the stored halves must be those of core/dtype.h.
 TEST(AdamWSpecial, ties_of_the_split_rule_go_away_from_zero_on_every_target) {
-  constexpr std::uint32_t kTies[] = {0x3F7F8000U, 0x3F808000U, 0x3F818000U, 0x3F828000U, 0x3FFF8000U, 0x40008000U, 0x007F8000U,
-                                     0x00808000U, 0xC09F8000U, 0xC0A08000U, 0x3F807FFFU, 0x3F808001U, 0x7F7F8000U, 0x80000000U};
+  constexpr std::uint32_t kTies[] = {0x3F7F8000U, 0x3F808000U, 0x3F818000U, 0x3F828000U, 0x3FFF8000U,
+                                     0x40008000U, 0x007F8000U, 0x00808000U, 0xC09F8000U, 0xC0A08000U,
+                                     0x3F807FFFU, 0x3F808001U, 0x7F7F8000U, 0x80000000U};
   for (const Target target : targets()) {
     for (const Kind kind : {Kind::kSplit, Kind::kBf16Master}) {
       State state(kind, kElements, 0);
       Gradient gradient(DType::kBf16, kElements, 0);
-      for (std::int64_t i = 0; i < kElements; ++i) state.set_master(i, std::bit_cast<float>(kTies[i % std::ssize(kTies)]));
+      for (std::int64_t i = 0; i < kElements; ++i)
+        state.set_master(i, std::bit_cast<float>(kTies[i % std::ssize(kTies)]));
       adamw_update(state.arrays(gradient), format_of(kind), AdamWHyper{}, target);
       for (std::int64_t i = 0; i < kElements; ++i) {
         const std::uint32_t bits = kTies[i % std::ssize(kTies)];
         EXPECT_EQ(std::bit_cast<std::uint32_t>(state.master_at(i)), bits) << std::hex << bits;
-        EXPECT_EQ(state.half[i], static_cast<std::uint16_t>((bits + 0x8000U) >> 16)) << std::hex << bits << " " << target_name(target);
+        EXPECT_EQ(state.half[i], static_cast<std::uint16_t>((bits + 0x8000U) >> 16))
+            << std::hex << bits << " " << target_name(target);
       }
     }
   }

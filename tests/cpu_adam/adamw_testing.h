@@ -150,8 +150,8 @@ struct State {
            exp_avg.guards_intact() && exp_avg_sq.guards_intact();
   }
   [[nodiscard]] bool same_bits(const State& o) const {
-    return wide.same_bits(o.wide) && half.same_bits(o.half) && master.same_bits(o.master) && remainder.same_bits(o.remainder) &&
-           exp_avg.same_bits(o.exp_avg) && exp_avg_sq.same_bits(o.exp_avg_sq);
+    return wide.same_bits(o.wide) && half.same_bits(o.half) && master.same_bits(o.master) &&
+           remainder.same_bits(o.remainder) && exp_avg.same_bits(o.exp_avg) && exp_avg_sq.same_bits(o.exp_avg_sq);
   }
 
   Kind kind;
@@ -207,7 +207,9 @@ class Worst {
   explicit Worst(std::string name) : name_(std::move(name)) {}
   Worst(const Worst&) = delete;
   Worst& operator=(const Worst&) = delete;
-  ~Worst() { std::printf("[ WORST    ] %s: %.3f of the bound, %.2f ulp, %s\n", name_.c_str(), fraction_, ulp_, where_.c_str()); }
+  ~Worst() {
+    std::printf("[ WORST    ] %s: %.3f of the bound, %.2f ulp, %s\n", name_.c_str(), fraction_, ulp_, where_.c_str());
+  }
   void see(double error, double bound, double truth, const std::string& where) {
     const double fraction = bound > 0 ? error / bound : (error > 0 ? INFINITY : 0.0);
     if (!(fraction > fraction_)) return;

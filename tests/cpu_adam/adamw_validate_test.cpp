@@ -91,16 +91,18 @@ TEST(ValidateArrays, missing_extra_misaligned_and_overlapping_arrays_are_named) 
                                    {[](AdamWArrays& a) { a.remainder = shifted(a.remainder, 1); }, "remainder at 0x"},
                                    {[](AdamWArrays& a) { a.gradient = a.exp_avg + 9; }, "exp_avg and gradient overlap"},
                                });
-  expect_refused(Kind::kBf16Master, {
-                                        {[](AdamWArrays& a) { a.master = nullptr; }, "master is null"},
-                                        {[&](AdamWArrays& a) { a.remainder = other_remainder; }, "remainder is given"},
-                                        {[](AdamWArrays& a) { a.exp_avg_sq = a.exp_avg; }, "exp_avg and exp_avg_sq overlap"},
-                                    });
-  expect_refused(Kind::kFp32, {
-                                  {[&](AdamWArrays& a) { a.master = other; }, "master is given"},
-                                  {[](AdamWArrays& a) { a.gradient = nullptr; }, "gradient is null"},
-                                  {[](AdamWArrays& a) { a.weights = shifted(static_cast<float*>(a.weights), 1); }, "weights at 0x"},
-                              });
+  expect_refused(Kind::kBf16Master,
+                 {
+                     {[](AdamWArrays& a) { a.master = nullptr; }, "master is null"},
+                     {[&](AdamWArrays& a) { a.remainder = other_remainder; }, "remainder is given"},
+                     {[](AdamWArrays& a) { a.exp_avg_sq = a.exp_avg; }, "exp_avg and exp_avg_sq overlap"},
+                 });
+  expect_refused(Kind::kFp32,
+                 {
+                     {[&](AdamWArrays& a) { a.master = other; }, "master is given"},
+                     {[](AdamWArrays& a) { a.gradient = nullptr; }, "gradient is null"},
+                     {[](AdamWArrays& a) { a.weights = shifted(static_cast<float*>(a.weights), 1); }, "weights at 0x"},
+                 });
 }
 
 TEST(ValidateArrays, nothing_at_all_is_a_valid_update) {

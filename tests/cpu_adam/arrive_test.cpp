@@ -17,7 +17,8 @@ struct Arrived {
   std::vector<std::int64_t> non_finite;
 };
 
-Arrived arrive(const ParallelUpdater& updater, GuardedArray<float>& source, const Gradient& before, std::int64_t n, bool add) {
+Arrived arrive(const ParallelUpdater& updater, GuardedArray<float>& source, const Gradient& before, std::int64_t n,
+               bool add) {
   const auto chunks = static_cast<std::size_t>(ceil_div(n, kChunk));
   Arrived result{before, std::vector<double>(chunks), std::vector<std::int64_t>(chunks)};
   updater.arrive({source.data(), result.stored.data(), before.dtype, add, n}, result.sums, result.non_finite);
@@ -39,7 +40,9 @@ double chunk_sum(const Gradient& stored, std::int64_t begin, std::int64_t end) {
   return lanes[0];
 }
 
-std::uint16_t half_bits(DType dtype, float value) { return dtype == DType::kBf16 ? to_bf16(value).bits : to_fp16(value).bits; }
+std::uint16_t half_bits(DType dtype, float value) {
+  return dtype == DType::kBf16 ? to_bf16(value).bits : to_fp16(value).bits;
+}
 
 TEST(Arrive, stored_values_are_rounded_to_nearest_even_and_norms_are_of_what_is_stored) {
   for (const Target target : targets()) {
@@ -59,16 +62,19 @@ TEST(Arrive, stored_values_are_rounded_to_nearest_even_and_norms_are_of_what_is_
           for (std::int64_t i = 0; i < n; ++i) {
             const float want = add ? source[i] + before.at(i) : source[i];
             if (dtype == DType::kFp32) {
-              ASSERT_EQ(std::bit_cast<std::uint32_t>(got.stored.wide[i]), std::bit_cast<std::uint32_t>(want)) << i << " seed " << seed;
+              ASSERT_EQ(std::bit_cast<std::uint32_t>(got.stored.wide[i]), std::bit_cast<std::uint32_t>(want))
+                  << i << " seed " << seed;
             } else {
-              ASSERT_EQ(got.stored.half[i], half_bits(dtype, want)) << i << " seed " << seed << " " << target_name(target);
+              ASSERT_EQ(got.stored.half[i], half_bits(dtype, want))
+                  << i << " seed " << seed << " " << target_name(target);
             }
           }
           ASSERT_TRUE(got.stored.wide.guards_intact() && got.stored.half.guards_intact()) << n;
           for (std::size_t c = 0; c < got.sums.size(); ++c) {
             const auto begin = static_cast<std::int64_t>(c) * kChunk;
             ASSERT_EQ(got.sums[c], chunk_sum(got.stored, begin, std::min(n, begin + kChunk)))
-                << "chunk " << c << " n=" << n << " " << dtype_name(dtype) << " " << target_name(target) << " seed " << seed;
+                << "chunk " << c << " n=" << n << " " << dtype_name(dtype) << " " << target_name(target) << " seed "
+                << seed;
             ASSERT_EQ(got.non_finite[c], 0);
           }
         }
@@ -92,7 +98,8 @@ TEST(Arrive, non_finite_values_are_counted_in_their_chunk_and_keep_their_kind) {
       source[3 * kChunk + 4] = std::bit_cast<float>(0x7F800001U);  // a NaN whose payload is lost by truncation
       source[2 * kChunk] = 70000.0F;                               // beyond fp16
       const Arrived got = arrive(updater, source, before, kElements, false);
-      EXPECT_EQ(got.non_finite, (std::vector<std::int64_t>{1, 3, dtype == DType::kFp16 ? 1 : 0, 1})) << dtype_name(dtype);
+      EXPECT_EQ(got.non_finite, (std::vector<std::int64_t>{1, 3, dtype == DType::kFp16 ? 1 : 0, 1}))
+          << dtype_name(dtype);
       EXPECT_TRUE(std::isinf(got.stored.at(7)) && std::isnan(got.stored.at(kChunk + 1)));
       EXPECT_TRUE(std::isnan(got.stored.at(3 * kChunk + 4)));
       EXPECT_TRUE(std::signbit(got.stored.at(kChunk + 2)) && std::signbit(got.stored.at(kChunk + 3)));
@@ -119,8 +126,10 @@ TEST(Arrive, every_target_and_thread_count_gives_the_same_bits_for_any_pattern) 
       for (const Target target : targets()) {
         for (const int threads : {1, 2, 3}) {
           const Arrived got = arrive(ParallelUpdater(threads, target), source, before, kElements, add);
-          const auto where = std::string(dtype_name(dtype)) + " " + target_name(target) + " seed " + std::to_string(kSeed);
-          ASSERT_TRUE(got.stored.wide.same_bits(truth.stored.wide) && got.stored.half.same_bits(truth.stored.half)) << where;
+          const auto where =
+              std::string(dtype_name(dtype)) + " " + target_name(target) + " seed " + std::to_string(kSeed);
+          ASSERT_TRUE(got.stored.wide.same_bits(truth.stored.wide) && got.stored.half.same_bits(truth.stored.half))
+              << where;
           ASSERT_EQ(std::memcmp(got.sums.data(), truth.sums.data(), got.sums.size() * sizeof(double)), 0) << where;
           ASSERT_EQ(got.non_finite, truth.non_finite) << where;
         }
@@ -135,7 +144,8 @@ TEST(Arrive, an_fp32_accumulator_may_arrive_in_place) {
   for (std::int64_t i = 0; i < kElements; ++i) accumulator.set(i, 0.5F);
   std::vector<double> sums(2);
   std::vector<std::int64_t> non_finite(2, -1);
-  ParallelUpdater(2).arrive({accumulator.wide.data(), accumulator.wide.data(), DType::kFp32, false, kElements}, sums, non_finite);
+  ParallelUpdater(2).arrive({accumulator.wide.data(), accumulator.wide.data(), DType::kFp32, false, kElements}, sums,
+                            non_finite);
   EXPECT_EQ(sums, (std::vector<double>{1024.0, 226.0}));
   EXPECT_EQ(non_finite, (std::vector<std::int64_t>{0, 0}));
 }
