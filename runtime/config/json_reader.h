@@ -25,6 +25,7 @@ struct JsonValue {
   enum class Kind : std::uint8_t { kNull, kBool, kNumber, kString, kArray, kObject };
   Kind kind = Kind::kNull;
   Position position;
+  int origin = 0;                    // for its user: which of several inputs it came from
   bool boolean = false;
   std::string text;                  // kString: decoded; kNumber: as written ("NaN" and "Infinity" too, for a better message)
   std::vector<JsonValue> elements;   // kArray
