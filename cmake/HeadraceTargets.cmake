@@ -10,18 +10,28 @@ target_compile_options(headrace_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-vir
   $<$<BOOL:${HEADRACE_WERROR}>:-Werror> -ffp-contract=off)
 if(HEADRACE_SANITIZE)
   list(JOIN HEADRACE_SANITIZE "," _sanitizers)
-  target_compile_options(headrace_flags INTERFACE -fsanitize=${_sanitizers} -fno-omit-frame-pointer -g)
+  target_compile_options(headrace_flags INTERFACE -fsanitize=${_sanitizers} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
   target_link_options(headrace_flags INTERFACE -fsanitize=${_sanitizers})
 endif()
 
-# headrace_library(<layer> SOURCES … [PUBLIC targets…] [PRIVATE targets…]): target headrace_<layer>, alias headrace::<layer>.
+# headrace_library(<layer> SOURCES … [HEADERS …] [PUBLIC targets…] [PRIVATE targets…]): target headrace_<layer>, alias
+# headrace::<layer>. HEADERS are those made for others: they are installed, and bindings may include them.
 function(headrace_library layer)
-  cmake_parse_arguments(ARG "" "" "SOURCES;PUBLIC;PRIVATE" ${ARGN})
-  add_library(headrace_${layer} STATIC ${ARG_SOURCES})
-  add_library(headrace::${layer} ALIAS headrace_${layer})
-  set_target_properties(headrace_${layer} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${layer})
-  target_include_directories(headrace_${layer} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:include/headrace>)
-  target_link_libraries(headrace_${layer} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE} $<BUILD_INTERFACE:headrace_flags> Threads::Threads)
+  cmake_parse_arguments(ARG "" "" "SOURCES;HEADERS;PUBLIC;PRIVATE" ${ARGN})
+  set(target headrace_${layer})
+  add_library(${target} STATIC ${ARG_SOURCES})
+  add_library(headrace::${layer} ALIAS ${target})
+  set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${layer})
+  target_compile_features(${target} PUBLIC cxx_std_20)
+  target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}> $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}/headrace>)
+  target_link_libraries(${target} PUBLIC ${ARG_PUBLIC} PRIVATE ${ARG_PRIVATE} $<BUILD_INTERFACE:headrace_flags> Threads::Threads)
+  set(headers)
+  if(ARG_HEADERS)
+    target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR} FILES ${ARG_HEADERS})
+    set(headers FILE_SET HEADERS DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/headrace)
+  endif()
+  install(TARGETS ${target} EXPORT headraceTargets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} ${headers})
+  set_property(GLOBAL APPEND PROPERTY HEADRACE_LIBRARIES ${target})
 endfunction()
 
 # headrace_simd_sources(<flags> files…): the only place where instruction-set flags are given, to files named after their target.
@@ -29,7 +39,11 @@ function(headrace_simd_sources flags)
   set_source_files_properties(${ARGN} PROPERTIES COMPILE_OPTIONS "${flags}")
 endfunction()
 
-# add_layer_test(<layer> <name> [LABELS …] [LIBS …] [SOURCES …]): tests/<layer>/<name>.cpp as a GoogleTest program of one ctest entry.
+# What every test of ours finds in its environment.
+set(HEADRACE_TEST_ENVIRONMENT
+  "HEADRACE_REFERENCE=${PROJECT_SOURCE_DIR}/tests/reference;HEADRACE_SOURCE_DIR=${PROJECT_SOURCE_DIR};HEADRACE_BIN=${PROJECT_BINARY_DIR}/bin")
+
+# add_layer_test(<layer> <name> [LABELS …] [LIBS …] [SOURCES …] [TIMEOUT s]): <name>.cpp as a GoogleTest program of one ctest entry.
 function(add_layer_test layer name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "LABELS;LIBS;SOURCES" ${ARGN})
   if(NOT ARG_LABELS)
@@ -43,6 +57,5 @@ function(add_layer_test layer name)
   target_link_libraries(${target} PRIVATE ${ARG_LIBS} headrace_flags GTest::gtest GTest::gmock GTest::gtest_main)
   set_target_properties(${target} PROPERTIES RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
   add_test(NAME ${layer}.${name} COMMAND ${target} WORKING_DIRECTORY ${PROJECT_BINARY_DIR}/tests)
-  set_tests_properties(${layer}.${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
-    ENVIRONMENT "HEADRACE_REFERENCE=${PROJECT_SOURCE_DIR}/tests/reference;HEADRACE_SOURCE_DIR=${PROJECT_SOURCE_DIR};HEADRACE_BIN=${PROJECT_BINARY_DIR}/bin")
+  set_tests_properties(${layer}.${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${HEADRACE_TEST_ENVIRONMENT}")
 endfunction()

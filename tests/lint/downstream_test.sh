@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: Apache-2.0
+# Installs a build into an empty folder, then configures, builds and runs a project that finds it there.
+# usage: downstream_test.sh BUILD_FOLDER SOURCE_FOLDER CXX_COMPILER
+set -euo pipefail
+build=$1 source=$2 compiler=$3
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+
+cmake --install "$build" --prefix "$folder/prefix" > "$folder/install.log" || { cat "$folder/install.log"; exit 1; }
+cmake -S "$source/tests/lint/downstream" -B "$folder/build" -G Ninja -DCMAKE_PREFIX_PATH="$folder/prefix" \
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release
+# The build must not see the sources it was installed from.
+if grep -rlF "$source" "$folder/prefix/lib" --include='*.cmake'; then
+  echo "the installed package names the source folder"
+  exit 1
+fi
+cmake --build "$folder/build"
+for program in uses_core uses_cpu_adam uses_all; do
+  "$folder/build/$program"
+done
