@@ -9,8 +9,8 @@
 
 namespace headrace::models {
 
-// Converts `elements` from one dtype to another: widening is exact, narrowing rounds to nearest even, equal dtypes copy bits.
-// No alignment is needed; `from` and `to` must not overlap.
+// Converts `elements` from one dtype to another: widening is exact, narrowing rounds to nearest even, equal dtypes copy
+// bits. No alignment is needed; `from` and `to` must not overlap.
 void convert_elements(DType from_dtype, const std::byte* from, DType to_dtype, std::byte* to, std::int64_t elements);
 
 }  // namespace headrace::models

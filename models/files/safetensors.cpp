@@ -17,15 +17,19 @@ namespace {
 constexpr std::string_view kLfsPointerStart = "version https://git-lfs";
 
 // A Git LFS pointer is a text of about 130 bytes; larger files that begin like one are not.
-bool is_lfs_pointer(std::string_view start, Bytes file_bytes) { return file_bytes < 1024 && start.starts_with(kLfsPointerStart); }
+bool is_lfs_pointer(std::string_view start, Bytes file_bytes) {
+  return file_bytes < 1024 && start.starts_with(kLfsPointerStart);
+}
 
 Error unusable(const std::string& path, const std::string& fault, std::string hint) {
-  return make_error(ErrorCode::kConfig, fmt::format("{} is not a valid safetensors file: {}", path, fault), std::move(hint));
+  return make_error(ErrorCode::kConfig, fmt::format("{} is not a valid safetensors file: {}", path, fault),
+                    std::move(hint));
 }
 
 std::uint64_t little_endian_64(const char* bytes) {
   std::uint64_t value = 0;
-  for (int byte = 0; byte < 8; ++byte) value |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[byte])) << (8 * byte);
+  for (int byte = 0; byte < 8; ++byte)
+    value |= static_cast<std::uint64_t>(static_cast<unsigned char>(bytes[byte])) << (8 * byte);
   return value;
 }
 
@@ -36,20 +40,26 @@ Result<Bytes> header_length(const File& file, const std::string& path, Bytes fil
   const auto known = static_cast<std::size_t>(std::min<Bytes>(file_bytes, static_cast<Bytes>(start.size())));
   HEADRACE_RETURN_IF_ERROR(file.read_exact(0, std::as_writable_bytes(std::span(start.data(), known))));
   if (is_lfs_pointer({start.data(), known}, file_bytes)) {
-    return unusable(path, "it is a Git LFS pointer, a short text that stands for the file", "Fetch the file itself: git lfs pull");
+    return unusable(path, "it is a Git LFS pointer, a short text that stands for the file",
+                    "Fetch the file itself: git lfs pull");
   }
   if (file_bytes < kSafetensorsPrefixBytes) {
-    return unusable(path, fmt::format("truncated: it needs {} bytes before the header, the file has {}", kSafetensorsPrefixBytes, file_bytes),
+    return unusable(path,
+                    fmt::format("truncated: it needs {} bytes before the header, the file has {}",
+                                kSafetensorsPrefixBytes, file_bytes),
                     again);
   }
   const std::uint64_t length = little_endian_64(start.data());
   if (length > static_cast<std::uint64_t>(kMaxSafetensorsHeaderBytes)) {
-    return unusable(path, fmt::format("header too large: its length says {} bytes, at most {} are allowed", length, kMaxSafetensorsHeaderBytes),
+    return unusable(path,
+                    fmt::format("header too large: its length says {} bytes, at most {} are allowed", length,
+                                kMaxSafetensorsHeaderBytes),
                     "Is this a safetensors file at all?");
   }
   const auto needed = kSafetensorsPrefixBytes + static_cast<Bytes>(length);
   if (needed > file_bytes) {
-    return unusable(path, fmt::format("truncated: prefix and header need {} bytes, the file has {}", needed, file_bytes), again);
+    return unusable(
+        path, fmt::format("truncated: prefix and header need {} bytes, the file has {}", needed, file_bytes), again);
   }
   return static_cast<Bytes>(length);
 }
@@ -82,22 +92,24 @@ Result<void> SafetensorsFile::read_bytes(const StoredTensor& tensor, Bytes first
   const Bytes bytes = tensor.end - tensor.begin;
   const auto wanted = static_cast<Bytes>(out.size());
   if (first_byte < 0 || first_byte > bytes || wanted > bytes - first_byte) {
-    return make_error(ErrorCode::kFailed, fmt::format("{}: bytes {} to {} of '{}' were asked for, it has {}", path_, first_byte,
-                                                      first_byte + wanted, tensor.name, bytes));
+    return make_error(ErrorCode::kFailed, fmt::format("{}: bytes {} to {} of '{}' were asked for, it has {}", path_,
+                                                      first_byte, first_byte + wanted, tensor.name, bytes));
   }
   return file_.read_exact(data_offset_ + tensor.begin + first_byte, out);
 }
 
-Result<void> SafetensorsFile::read_range(const StoredTensor& tensor, std::int64_t first_element, std::int64_t count, DType dtype,
-                                         std::byte* out) const {
+Result<void> SafetensorsFile::read_range(const StoredTensor& tensor, std::int64_t first_element, std::int64_t count,
+                                         DType dtype, std::byte* out) const {
   if (!tensor.dtype) {
-    return make_error(ErrorCode::kConfig,
-                      fmt::format("{}: '{}' is {}; weights must be F32, BF16 or F16", path_, tensor.name, tensor.stored_dtype),
-                      "Convert the weights to one of these dtypes first.");
+    return make_error(
+        ErrorCode::kConfig,
+        fmt::format("{}: '{}' is {}; weights must be F32, BF16 or F16", path_, tensor.name, tensor.stored_dtype),
+        "Convert the weights to one of these dtypes first.");
   }
   if (first_element < 0 || count < 0 || first_element > tensor.elements || count > tensor.elements - first_element) {
-    return make_error(ErrorCode::kFailed, fmt::format("{}: elements {} to {} of '{}' were asked for, it has {}", path_, first_element,
-                                                      first_element + count, tensor.name, tensor.elements));
+    return make_error(ErrorCode::kFailed,
+                      fmt::format("{}: elements {} to {} of '{}' were asked for, it has {}", path_, first_element,
+                                  first_element + count, tensor.name, tensor.elements));
   }
   const Bytes stored_bytes = dtype_bytes(*tensor.dtype);
   if (*tensor.dtype == dtype) {
@@ -114,10 +126,12 @@ Result<void> SafetensorsFile::read_range(const StoredTensor& tensor, std::int64_
   return {};
 }
 
-Result<void> SafetensorsFile::read_range(std::string_view name, std::int64_t first_element, std::span<float> out) const {
+Result<void> SafetensorsFile::read_range(std::string_view name, std::int64_t first_element,
+                                         std::span<float> out) const {
   const StoredTensor* tensor = find(name);
   if (tensor == nullptr) return make_error(ErrorCode::kConfig, fmt::format("{} has no tensor '{}'", path_, name));
-  return read_range(*tensor, first_element, static_cast<std::int64_t>(out.size()), DType::kFp32, std::as_writable_bytes(out).data());
+  return read_range(*tensor, first_element, static_cast<std::int64_t>(out.size()), DType::kFp32,
+                    std::as_writable_bytes(out).data());
 }
 
 }  // namespace headrace::models

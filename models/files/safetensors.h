@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading one safetensors file: a strict check of its header on opening, then ranges of tensors in any of our dtypes. Nothing is
-// mapped and nothing larger than one piece is held, so a file of any size can be streamed into tiles.
+// Reading one safetensors file: a strict check of its header on opening, then ranges of tensors in any of our dtypes.
+// Nothing is mapped and nothing larger than one piece is held, so a file of any size can be streamed into tiles.
 #pragma once
 
 #include <cstddef>
@@ -28,14 +28,16 @@ class SafetensorsFile {
   [[nodiscard]] static Result<SafetensorsFile> open(const std::string& path);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
-  [[nodiscard]] const std::vector<StoredTensor>& tensors() const noexcept { return header_.tensors; }  // in order of their data
+  [[nodiscard]] const std::vector<StoredTensor>& tensors() const noexcept {
+    return header_.tensors;
+  }  // in order of their data
   [[nodiscard]] const std::map<std::string, std::string>& metadata() const noexcept { return header_.metadata; }
   [[nodiscard]] const StoredTensor* find(std::string_view name) const noexcept;  // null if there is none
 
-  // Elements [first_element, first_element + count) of a tensor in F32, F16 or BF16, converted to `dtype` (convert.h), into
-  // `out`, which has count · dtype_bytes(dtype) bytes. Holds at most kPieceBytes beside `out`.
-  [[nodiscard]] Result<void> read_range(const StoredTensor& tensor, std::int64_t first_element, std::int64_t count, DType dtype,
-                                        std::byte* out) const;
+  // Elements [first_element, first_element + count) of a tensor in F32, F16 or BF16, converted to `dtype` (convert.h),
+  // into `out`, which has count · dtype_bytes(dtype) bytes. Holds at most kPieceBytes beside `out`.
+  [[nodiscard]] Result<void> read_range(const StoredTensor& tensor, std::int64_t first_element, std::int64_t count,
+                                        DType dtype, std::byte* out) const;
   // The same by name and fp32.
   [[nodiscard]] Result<void> read_range(std::string_view name, std::int64_t first_element, std::span<float> out) const;
   // Raw bytes of a tensor of any dtype, from `first_byte` of its data on.

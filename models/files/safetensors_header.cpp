@@ -17,11 +17,11 @@ struct StoredType {
   const char* name;
   int bits;
 };
-constexpr std::array<StoredType, 22> kStoredTypes = {{{"BOOL", 8},        {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U8", 8},
-                                                      {"I8", 8},          {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8},
-                                                      {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},    {"F16", 16},    {"BF16", 16},
-                                                      {"I32", 32},        {"U32", 32},    {"F32", 32},    {"C64", 64},    {"F64", 64},
-                                                      {"I64", 64},        {"U64", 64}}};
+constexpr std::array<StoredType, 22> kStoredTypes = {
+    {{"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
+     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
+     {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
+     {"C64", 64},    {"F64", 64},    {"I64", 64},    {"U64", 64}}};
 
 int stored_bits(std::string_view name) {
   for (const StoredType& type : kStoredTypes) {
@@ -50,10 +50,12 @@ class HeaderHandler {
   bool boolean(bool) { return refuse_value("a boolean"); }
   bool binary(binary_t&) { return refuse_value("binary data"); }
   bool number_integer(number_integer_t value) {
-    return in_list() ? fail(fmt::format("{} of '{}' has the negative number {}", field_, entry_, value)) : refuse_value("a number");
+    return in_list() ? fail(fmt::format("{} of '{}' has the negative number {}", field_, entry_, value))
+                     : refuse_value("a number");
   }
   bool number_float(number_float_t, const string_t& text) {
-    return in_list() ? fail(fmt::format("{} of '{}' has {}, which is not a 64-bit integer", field_, entry_, text)) : refuse_value("a number");
+    return in_list() ? fail(fmt::format("{} of '{}' has {}, which is not a 64-bit integer", field_, entry_, text))
+                     : refuse_value("a number");
   }
   bool number_unsigned(number_unsigned_t value) {
     if (!in_list()) return refuse_value("a number");
@@ -117,7 +119,8 @@ class HeaderHandler {
       has_shape_ = true;
       return true;
     }
-    if (list_.size() != 2) return fail(fmt::format("data_offsets of '{}' has {} numbers instead of 2", entry_, list_.size()));
+    if (list_.size() != 2)
+      return fail(fmt::format("data_offsets of '{}' has {} numbers instead of 2", entry_, list_.size()));
     tensor_.begin = list_[0];
     tensor_.end = list_[1];
     has_offsets_ = true;
@@ -144,29 +147,37 @@ class HeaderHandler {
       case State::kTop:
       case State::kEnd: return fail(fmt::format("the header is {} instead of an object", what));
       case State::kEntry: return fail(fmt::format("'{}' is {} instead of an object", entry_, what));
-      case State::kMetadata: return fail(fmt::format("__metadata__ has {} for '{}' where only strings may stand", what, field_));
+      case State::kMetadata:
+        return fail(fmt::format("__metadata__ has {} for '{}' where only strings may stand", what, field_));
       case State::kTensor: return fail(fmt::format("{} of '{}' is {}", field_, entry_, what));
       case State::kList: break;
     }
     return fail(fmt::format("{} of '{}' contains {} instead of an integer", field_, entry_, what));
   }
   bool finish_tensor() {
-    const char* missing = tensor_.stored_dtype.empty() ? "dtype" : !has_shape_ ? "shape" : !has_offsets_ ? "data_offsets" : nullptr;
+    const char* missing = tensor_.stored_dtype.empty() ? "dtype"
+                          : !has_shape_                ? "shape"
+                          : !has_offsets_              ? "data_offsets"
+                                                       : nullptr;
     if (missing != nullptr) return fail(fmt::format("'{}' has no {}", entry_, missing));
     const int bits = stored_bits(tensor_.stored_dtype);
     if (bits == 0) return fail(fmt::format("'{}' has the unknown dtype '{}'", entry_, tensor_.stored_dtype));
     std::int64_t elements = 1;
     std::int64_t total_bits = 0;
     bool overflow = false;
-    for (const std::int64_t size : tensor_.shape) overflow = overflow || __builtin_mul_overflow(elements, size, &elements);
+    for (const std::int64_t size : tensor_.shape)
+      overflow = overflow || __builtin_mul_overflow(elements, size, &elements);
     overflow = overflow || __builtin_mul_overflow(elements, bits, &total_bits);
-    if (overflow) return fail(fmt::format("shape {} × {} of '{}' overflows 64 bits", shape_text(tensor_.shape), tensor_.stored_dtype, entry_));
+    if (overflow)
+      return fail(fmt::format("shape {} × {} of '{}' overflows 64 bits", shape_text(tensor_.shape),
+                              tensor_.stored_dtype, entry_));
     if (tensor_.begin > tensor_.end) {
       return fail(fmt::format("'{}' begins at {}, after its end {}", entry_, tensor_.begin, tensor_.end));
     }
     if (total_bits % 8 != 0 || total_bits / 8 != tensor_.end - tensor_.begin) {
-      return fail(fmt::format("'{}' is {} {}, {} bytes, but its data_offsets [{}, {}] span {} bytes", entry_, tensor_.stored_dtype,
-                              shape_text(tensor_.shape), ceil_div(total_bits, 8), tensor_.begin, tensor_.end, tensor_.end - tensor_.begin));
+      return fail(fmt::format("'{}' is {} {}, {} bytes, but its data_offsets [{}, {}] span {} bytes", entry_,
+                              tensor_.stored_dtype, shape_text(tensor_.shape), ceil_div(total_bits, 8), tensor_.begin,
+                              tensor_.end, tensor_.end - tensor_.begin));
     }
     tensor_.name = entry_;
     tensor_.elements = elements;
@@ -190,15 +201,19 @@ std::string coverage_fault(const std::vector<StoredTensor>& tensors, Bytes data_
   const StoredTensor* before = nullptr;
   for (const StoredTensor& tensor : tensors) {
     if (tensor.begin < covered) {
-      return fmt::format("'{}' at [{}, {}] overlaps '{}' at [{}, {}]", tensor.name, tensor.begin, tensor.end, before->name, before->begin,
-                         before->end);
+      return fmt::format("'{}' at [{}, {}] overlaps '{}' at [{}, {}]", tensor.name, tensor.begin, tensor.end,
+                         before->name, before->begin, before->end);
     }
-    if (tensor.begin > covered) return fmt::format("a hole: data bytes {} to {} before '{}' belong to no tensor", covered, tensor.begin, tensor.name);
+    if (tensor.begin > covered)
+      return fmt::format("a hole: data bytes {} to {} before '{}' belong to no tensor", covered, tensor.begin,
+                         tensor.name);
     covered = tensor.end;
     before = &tensor;
   }
-  if (covered > data_bytes) return fmt::format("truncated: the tensors need {} bytes of data, the file has {}", covered, data_bytes);
-  if (covered < data_bytes) return fmt::format("{} bytes after the last tensor belong to no tensor", data_bytes - covered);
+  if (covered > data_bytes)
+    return fmt::format("truncated: the tensors need {} bytes of data, the file has {}", covered, data_bytes);
+  if (covered < data_bytes)
+    return fmt::format("{} bytes after the last tensor belong to no tensor", data_bytes - covered);
   return {};
 }
 
@@ -208,7 +223,8 @@ Result<std::string> utf8_json(const T& value) {
   try {
     return nlohmann::json(value).dump();
   } catch (const nlohmann::json::exception& error) {
-    return make_error(ErrorCode::kConfig, fmt::format("a name for a safetensors file cannot be written: {}", error.what()));
+    return make_error(ErrorCode::kConfig,
+                      fmt::format("a name for a safetensors file cannot be written: {}", error.what()));
   }
 }
 
@@ -261,8 +277,8 @@ Result<std::string> format_safetensors_header(const SafetensorsHeader& header, B
   const auto length = static_cast<std::uint64_t>(round_up(unpadded, data_alignment) - kSafetensorsPrefixBytes);
   if (length > static_cast<std::uint64_t>(kMaxSafetensorsHeaderBytes)) {
     return make_error(ErrorCode::kConfig,
-                      fmt::format("a safetensors header for {} tensors is {} bytes long; readers refuse more than {}", header.tensors.size(),
-                                  length, kMaxSafetensorsHeaderBytes),
+                      fmt::format("a safetensors header for {} tensors is {} bytes long; readers refuse more than {}",
+                                  header.tensors.size(), length, kMaxSafetensorsHeaderBytes),
                       "Write fewer tensors per file (several shards).");
   }
   std::string out;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The header of a safetensors file: its strict parser and its writer, pure functions of bytes. Opening, reading and writing
-// files is in safetensors.h and safetensors_writer.h.
+// The header of a safetensors file: its strict parser and its writer, pure functions of bytes. Opening, reading and
+// writing files is in safetensors.h and safetensors_writer.h.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +22,11 @@ inline constexpr Bytes kSafetensorsPrefixBytes = 8;  // the little-endian length
 
 struct StoredTensor {
   std::string name;
-  std::string stored_dtype;        // as the file says: "F32", "I64", "F8_E4M3", …
-  std::optional<DType> dtype;      // the ones that weights may have; none for integers, fp8, …
-  std::vector<std::int64_t> shape; // empty = one element
+  std::string stored_dtype;         // as the file says: "F32", "I64", "F8_E4M3", …
+  std::optional<DType> dtype;       // the ones that weights may have; none for integers, fp8, …
+  std::vector<std::int64_t> shape;  // empty = one element
   std::int64_t elements = 0;
-  Bytes begin = 0, end = 0;        // within the data section
+  Bytes begin = 0, end = 0;  // within the data section
 };
 
 struct SafetensorsHeader {
@@ -34,15 +34,16 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;  // `__metadata__`
 };
 
-// Checks everything that can be checked without the data: JSON without duplicate keys, known dtypes, shape × dtype = bytes,
-// and tensors that cover exactly `data_bytes` without overlap or hole. `path` is for the message only.
-[[nodiscard]] Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, Bytes data_bytes, const std::string& path);
+// Checks everything that can be checked without the data: JSON without duplicate keys, known dtypes, shape × dtype =
+// bytes, and tensors that cover exactly `data_bytes` without overlap or hole. `path` is for the message only.
+[[nodiscard]] Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, Bytes data_bytes,
+                                                                 const std::string& path);
 
-// The prefix and the header for `header` (begin, end and stored_dtype must be filled), padded with blanks so that the data
-// starts at a multiple of `data_alignment`. kConfig error when readers would refuse its length.
+// The prefix and the header for `header` (begin, end and stored_dtype must be filled), padded with blanks so that the
+// data starts at a multiple of `data_alignment`. kConfig error when readers would refuse its length.
 [[nodiscard]] Result<std::string> format_safetensors_header(const SafetensorsHeader& header, Bytes data_alignment);
 
-[[nodiscard]] const char* stored_dtype_name(DType dtype) noexcept;  // "F32", "BF16", "F16"
+[[nodiscard]] const char* stored_dtype_name(DType dtype) noexcept;             // "F32", "BF16", "F16"
 [[nodiscard]] std::string shape_text(const std::vector<std::int64_t>& shape);  // "[64, 32]"
 
 }  // namespace headrace::models

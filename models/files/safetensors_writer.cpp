@@ -34,9 +34,11 @@ Result<SafetensorsHeader> lay_out_header(const std::string& path, const std::vec
     for (const std::int64_t size : tensor.shape) {
       impossible = impossible || size < 0 || __builtin_mul_overflow(stored.elements, size, &stored.elements);
     }
-    impossible = impossible || __builtin_mul_overflow(stored.elements, dtype_bytes(tensor.dtype), &bytes) || __builtin_add_overflow(end, bytes, &end);
+    impossible = impossible || __builtin_mul_overflow(stored.elements, dtype_bytes(tensor.dtype), &bytes) ||
+                 __builtin_add_overflow(end, bytes, &end);
     if (impossible) {
-      return make_error(ErrorCode::kConfig, fmt::format("{}: '{}' of shape {} cannot be stored", path, tensor.name, shape_text(tensor.shape)));
+      return make_error(ErrorCode::kConfig, fmt::format("{}: '{}' of shape {} cannot be stored", path, tensor.name,
+                                                        shape_text(tensor.shape)));
     }
     stored.end = end;
     header.tensors.push_back(std::move(stored));
@@ -47,7 +49,10 @@ Result<SafetensorsHeader> lay_out_header(const std::string& path, const std::vec
 }  // namespace
 
 SafetensorsWriter::SafetensorsWriter(std::string path, File file, Bytes data_offset, Bytes data_bytes)
-    : path_(std::move(path)), file_(std::make_unique<File>(std::move(file))), data_offset_(data_offset), data_bytes_(data_bytes) {}
+    : path_(std::move(path)),
+      file_(std::make_unique<File>(std::move(file))),
+      data_offset_(data_offset),
+      data_bytes_(data_bytes) {}
 
 SafetensorsWriter::~SafetensorsWriter() {
   if (file_ != nullptr) std::remove(partial_path(path_).c_str());
@@ -62,8 +67,9 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path, con
   const Bytes data_bytes = header.tensors.empty() ? 0 : header.tensors.back().end;
   HEADRACE_TRY(const Bytes free, free_bytes(parent_folder(path)));
   if (data_bytes > free - data_offset) {
-    return make_error(ErrorCode::kPreflight, fmt::format("{} needs {} ({} bytes), the file system has {} free", path,
-                                                         format_bytes(data_bytes), data_bytes, format_bytes(free)),
+    return make_error(ErrorCode::kPreflight,
+                      fmt::format("{} needs {} ({} bytes), the file system has {} free", path, format_bytes(data_bytes),
+                                  data_bytes, format_bytes(free)),
                       "Free some space or choose another folder.");
   }
   std::remove(partial_path(path).c_str());  // left by a writer that was killed
@@ -76,7 +82,8 @@ Result<SafetensorsWriter> SafetensorsWriter::create(const std::string& path, con
 Result<void> SafetensorsWriter::append(std::span<const std::byte> data) {
   const auto bytes = static_cast<Bytes>(data.size());
   if (bytes > data_bytes_ - written_) {
-    return make_error(ErrorCode::kFailed, fmt::format("{}: {} bytes after {} of {} do not fit the tensors given", path_, bytes, written_, data_bytes_));
+    return make_error(ErrorCode::kFailed, fmt::format("{}: {} bytes after {} of {} do not fit the tensors given", path_,
+                                                      bytes, written_, data_bytes_));
   }
   HEADRACE_RETURN_IF_ERROR(file_->write_all(data_offset_ + written_, data));
   written_ += bytes;
@@ -85,12 +92,15 @@ Result<void> SafetensorsWriter::append(std::span<const std::byte> data) {
 
 Result<void> SafetensorsWriter::finish() {
   if (written_ != data_bytes_) {
-    return make_error(ErrorCode::kFailed, fmt::format("{}: only {} of {} bytes of the tensors were written", path_, written_, data_bytes_));
+    return make_error(ErrorCode::kFailed,
+                      fmt::format("{}: only {} of {} bytes of the tensors were written", path_, written_, data_bytes_));
   }
   HEADRACE_RETURN_IF_ERROR(file_->sync());
   if (std::rename(partial_path(path_).c_str(), path_.c_str()) != 0) {
-    return make_error(ErrorCode::kIo, fmt::format("{}: renaming {} into place failed: {}", path_, partial_path(path_), std::strerror(errno)),
-                      "Some object stores and network mounts cannot rename; write to a local folder and copy.");
+    return make_error(
+        ErrorCode::kIo,
+        fmt::format("{}: renaming {} into place failed: {}", path_, partial_path(path_), std::strerror(errno)),
+        "Some object stores and network mounts cannot rename; write to a local folder and copy.");
   }
   file_.reset();
   return sync_folder(parent_folder(path_));

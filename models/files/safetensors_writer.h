@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writing one safetensors file with bounded memory: all names and shapes are given first, then the data in order, piece by
-// piece. The file appears under its name only when it is complete and on the disk.
+// Writing one safetensors file with bounded memory: all names and shapes are given first, then the data in order, piece
+// by piece. The file appears under its name only when it is complete and on the disk.
 #pragma once
 
 #include <cstddef>
@@ -29,9 +29,11 @@ struct NewTensor {
 class SafetensorsWriter {
  public:
   // Checks names, sizes, the length of the header and the free space, then writes the header to `path`.partial.
-  // kConfig: duplicate name, header beyond what readers accept. kPreflight: not enough free space. kIo: the system refused.
+  // kConfig: duplicate name, header beyond what readers accept. kPreflight: not enough free space. kIo: the system
+  // refused.
   [[nodiscard]] static Result<SafetensorsWriter> create(const std::string& path, const std::vector<NewTensor>& tensors,
-                                                        const std::map<std::string, std::string>& metadata = {{"format", "pt"}});
+                                                        const std::map<std::string, std::string>& metadata = {
+                                                            {"format", "pt"}});
   SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
   SafetensorsWriter& operator=(SafetensorsWriter&&) noexcept = delete;
   ~SafetensorsWriter();

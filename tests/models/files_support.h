@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Helpers of the tests of models/files, models/data and models/tokenizer: the reference folder, a folder that is removed at the
-// end of a test, and whole files as text.
+// Helpers of the tests of models/files, models/data and models/tokenizer: the reference folder, a folder that is
+// removed at the end of a test, and whole files as text.
 #pragma once
 
 #include <gtest/gtest.h>

@@ -22,12 +22,12 @@
 namespace headrace::models {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 using test::read_whole;
 using test::reference;
 using test::TempFolder;
 using test::write_whole;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
 std::string file_text(const std::string& json, std::size_t data_bytes) {
   std::string out;
@@ -131,15 +131,18 @@ TEST(SafetensorsFile, NamesFurtherFaultsOfTheHeader) {
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,99999999999999999999]}})", "not a 64-bit integer"},
       {R"({"w":{"dtype":"F32","shape":[true],"data_offsets":[0,4]}})", "contains a boolean"},
       {R"({"w":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}})", "F4 [1], 1 bytes"},
-      {R"({"__metadata__":{"a":"1","a":"2"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "'__metadata__' has the key 'a' twice"},
-      {R"({"__metadata__":{},"__metadata__":{},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "'__metadata__' appears twice"},
+      {R"({"__metadata__":{"a":"1","a":"2"},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+       "'__metadata__' has the key 'a' twice"},
+      {R"({"__metadata__":{},"__metadata__":{},"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+       "'__metadata__' appears twice"},
       {R"({"__metadata__":{"a":["1"]}})", "only strings may stand"},
       {R"({"w":[]})", "'w' is a list instead of an object"},
       {R"({"w":3})", "'w' is a number instead of an object"},
       {R"({"w":{"shape":[1],"data_offsets":[0,4]}})", "'w' has no dtype"},
       {R"({"w":{"dtype":"F32","shape":[1]}})", "'w' has no data_offsets"},
       {R"({"w":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})", "not valid JSON"},
-      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"e":{"dtype":"F32","shape":[0],"data_offsets":[2,2]}})", "overlaps"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"e":{"dtype":"F32","shape":[0],"data_offsets":[2,2]}})",
+       "overlaps"},
   };
   for (const auto& [json, fault] : cases) {
     write_whole(path, file_text(json, 4));
@@ -216,21 +219,26 @@ TEST(ConvertElements, WidensExactlyAndNarrowsToNearestEven) {
   std::vector<float> wide(65536);
   std::vector<std::uint16_t> back(65536);
   for (const DType dtype : {DType::kBf16, DType::kFp16}) {
-    convert_elements(dtype, std::as_bytes(std::span(patterns)).data(), DType::kFp32, std::as_writable_bytes(std::span(wide)).data(), 65536);
-    convert_elements(DType::kFp32, std::as_bytes(std::span(wide)).data(), dtype, std::as_writable_bytes(std::span(back)).data(), 65536);
+    convert_elements(dtype, std::as_bytes(std::span(patterns)).data(), DType::kFp32,
+                     std::as_writable_bytes(std::span(wide)).data(), 65536);
+    convert_elements(DType::kFp32, std::as_bytes(std::span(wide)).data(), dtype,
+                     std::as_writable_bytes(std::span(back)).data(), 65536);
     for (std::size_t i = 0; i < patterns.size(); ++i) {
       if (std::isnan(wide[i])) continue;
       ASSERT_EQ(back[i], patterns[i]) << dtype_name(dtype);
     }
   }
   const auto rounding = nlohmann::json::parse(read_whole(reference("rounding.json")));
-  const auto hex = [](const nlohmann::json& text) { return static_cast<std::uint32_t>(std::stoul(text.get<std::string>(), nullptr, 16)); };
+  const auto hex = [](const nlohmann::json& text) {
+    return static_cast<std::uint32_t>(std::stoul(text.get<std::string>(), nullptr, 16));
+  };
   for (const auto& entry : rounding["cases"]) {
     if (entry.contains("nan") && entry["nan"].get<bool>()) continue;
     const float value = std::bit_cast<float>(hex(entry["f32"]));
     for (const auto& [dtype, key] : {std::pair{DType::kBf16, "bf16"}, std::pair{DType::kFp16, "fp16"}}) {
       std::array<std::uint16_t, 1> out{};
-      convert_elements(DType::kFp32, std::as_bytes(std::span(&value, 1)).data(), dtype, std::as_writable_bytes(std::span(out)).data(), 1);
+      convert_elements(DType::kFp32, std::as_bytes(std::span(&value, 1)).data(), dtype,
+                       std::as_writable_bytes(std::span(out)).data(), 1);
       ASSERT_EQ(out[0], hex(entry[key])) << key << " of " << entry["f32"];
     }
   }
@@ -242,8 +250,10 @@ TEST(SafetensorsWriter, RoundTripsAllWeightDtypesInPieces) {
   const std::uint32_t seed = std::random_device{}();
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
-  const std::vector<NewTensor> tensors = {{"a.fp32", DType::kFp32, {70'001}}, {"b \"quoted\" ü", DType::kBf16, {3, 50'000}},
-                                          {"empty", DType::kFp16, {0, 4}},    {"scalar", DType::kFp16, {}},
+  const std::vector<NewTensor> tensors = {{"a.fp32", DType::kFp32, {70'001}},
+                                          {"b \"quoted\" ü", DType::kBf16, {3, 50'000}},
+                                          {"empty", DType::kFp16, {0, 4}},
+                                          {"scalar", DType::kFp16, {}},
                                           {"c.fp16", DType::kFp16, {2, 3, 5}}};
   std::vector<std::vector<std::byte>> data;
   std::vector<std::byte> all;
@@ -281,8 +291,10 @@ TEST(SafetensorsWriter, RoundTripsAllWeightDtypesInPieces) {
     // The same converted, and cut at a random place into two reads.
     std::vector<float> whole(static_cast<std::size_t>(stored->elements));
     std::vector<float> parts = whole;
-    convert_elements(tensors[i].dtype, data[i].data(), DType::kFp32, std::as_writable_bytes(std::span(whole)).data(), stored->elements);
-    const auto cut = static_cast<std::size_t>(stored->elements == 0 ? 0 : random() % static_cast<std::uint64_t>(stored->elements));
+    convert_elements(tensors[i].dtype, data[i].data(), DType::kFp32, std::as_writable_bytes(std::span(whole)).data(),
+                     stored->elements);
+    const auto cut =
+        static_cast<std::size_t>(stored->elements == 0 ? 0 : random() % static_cast<std::uint64_t>(stored->elements));
     ASSERT_TRUE(file->read_range(stored->name, 0, std::span(parts).first(cut)).ok());
     ASSERT_TRUE(file->read_range(stored->name, static_cast<std::int64_t>(cut), std::span(parts).subspan(cut)).ok());
     EXPECT_EQ(parts, whole);
@@ -292,7 +304,8 @@ TEST(SafetensorsWriter, RoundTripsAllWeightDtypesInPieces) {
 TEST(SafetensorsWriter, RoundTripsAFileWithoutTensors) {
   const TempFolder folder;
   const std::string path = folder / "out.safetensors";
-  for (const std::map<std::string, std::string>& metadata : {std::map<std::string, std::string>{}, {{"only", "metadata"}}}) {
+  for (const std::map<std::string, std::string>& metadata :
+       {std::map<std::string, std::string>{}, {{"only", "metadata"}}}) {
     auto writer = SafetensorsWriter::create(path, {}, metadata);
     ASSERT_TRUE(writer.ok());
     ASSERT_TRUE(writer->finish().ok());
@@ -332,8 +345,10 @@ TEST(SafetensorsWriter, RefusesWhatNobodyCouldReadOrStore) {
   const std::string path = folder / "out.safetensors";
   EXPECT_THAT(SafetensorsWriter::create(path, {{"w", DType::kFp32, {1}}, {"w", DType::kFp32, {1}}}).error().message,
               HasSubstr("two tensors would be called 'w'"));
-  EXPECT_THAT(SafetensorsWriter::create(path, {{"w", DType::kFp32, {INT64_MAX / 2, 8}}}).error().message, HasSubstr("cannot be stored"));
-  EXPECT_THAT(SafetensorsWriter::create(path, {{"w", DType::kFp32, {-1}}}).error().message, HasSubstr("cannot be stored"));
+  EXPECT_THAT(SafetensorsWriter::create(path, {{"w", DType::kFp32, {INT64_MAX / 2, 8}}}).error().message,
+              HasSubstr("cannot be stored"));
+  EXPECT_THAT(SafetensorsWriter::create(path, {{"w", DType::kFp32, {-1}}}).error().message,
+              HasSubstr("cannot be stored"));
   EXPECT_FALSE(SafetensorsWriter::create(path, {{"\xFF", DType::kFp32, {1}}}).ok());
   const auto large = SafetensorsWriter::create(path, {{"w", DType::kFp32, {INT64_MAX / 8}}});
   ASSERT_FALSE(large.ok());
