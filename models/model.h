@@ -36,7 +36,11 @@ struct ModelConfig {
   bool attention_bias = false, mlp_bias = false;  // Llama; GPT-2 always has them
   bool tied = false;                              // the head uses the embedding
 };
+// kConfig error that names the value, what it must be and why.
 [[nodiscard]] Result<void> validate(const ModelConfig& config);
+// Also that a micro-batch of `batch` × `time` fits the model and the sizes that follow from it fit 64 bits.
+[[nodiscard]] Result<void> validate(const ModelConfig& config, std::int64_t batch, std::int64_t time);
+[[nodiscard]] std::int64_t parameter_count(const ModelConfig& config);  // of a valid config; a tied tensor counts once
 
 // One micro-batch: `batch` sequences of `time` tokens; labels[i] is the token to predict at i, -100 = ignored.
 struct MicroBatch {
@@ -44,7 +48,8 @@ struct MicroBatch {
   float gradient_scale = 1.0F;  // 1 / counted tokens of the whole step
 };
 
-// Where the plan put things. Activations and gradients are fp32 [batch·time, embed]; weights are in the model's dtype.
+// Where the plan put things. Activations and gradients are fp32 [batch·time, embed]; weights are in the model's dtype. All start
+// at multiples of 64 bytes and none overlaps another; `saved` is only read by backward.
 struct UnitBuffers {
   const std::byte* weights = nullptr;
   std::span<const std::byte* const> used_weights;  // UnitInfo::uses
@@ -68,6 +73,7 @@ struct LossSum {
 // Immutable after construction; thread-safe for distinct buffers.
 class Model {
  public:
+  // The arguments have passed validate().
   Model(const ModelConfig& config, DType weights_dtype, std::int64_t batch, std::int64_t time);
   ~Model();
 
@@ -79,7 +85,8 @@ class Model {
   // Backward of any unit. With `recompute` it fills `saved` from `input` first. For the head: loss and gradients at once.
   LossSum backward(const kernels::Parallel& parallel, runtime::UnitId unit, const MicroBatch& data, const UnitBuffers& buffers,
                    bool recompute) const;
-  // Logits [rows, vocab] of `rows` final hidden states (rows × embed, before the final norm) for generation and tests.
+  // Logits [rows, vocab] of `rows` ≤ batch·time final hidden states (rows × embed, before the final norm) for generation and
+  // tests; uses weights, used_weights and the forward workspace of `head`.
   void logits(const kernels::Parallel& parallel, const UnitBuffers& head, const float* hidden, std::int64_t rows, float* out) const;
 
  private:
