@@ -16,8 +16,8 @@ namespace headrace::cpu_adam {
 
 // How the state of one parameter is kept (design §2 "State formats").
 enum class StateFormat : std::uint8_t {
-  kFp32,  // with 16-bit weights: fp32 master, exp_avg, exp_avg_sq beside them (2 + 12 bytes); with fp32 weights these
-          // are the master and there is no other copy (4 + 8 bytes)
+  kFp32,   // with 16-bit weights: fp32 master, exp_avg, exp_avg_sq beside them (2 + 12 bytes); with fp32 weights these
+           // are the master and there is no other copy (4 + 8 bytes)
   kSplit,  // bf16 weights: 16-bit remainder, fp32 moments (2 + 10 bytes); bit-identical to kFp32
 };
 

@@ -38,20 +38,27 @@ inline void arrive_group(const float* source, void* destination, std::int64_t i,
 template <GradientKind kKind, bool kAdd>
 ArriveTotals arrive_chunk(const ArriveSpan& s) noexcept {
   ArriveState state;
+  constexpr int kStoredBytes = kKind == GradientKind::kFp32 ? 4 : 2;
   std::int64_t i = 0;
+  for (; i + kBlockElements <= s.elements; i += kBlockElements) {
+    prefetch_elements<4>(s.source, i + kPrefetchElements);
+    prefetch_elements<kStoredBytes>(s.destination, i + kPrefetchElements);
+    for (int j = 0; j < kBlockElements; j += kNormLanes) {
+      arrive_group<kKind, kAdd>(s.source, s.destination, i + j, state);
+    }
+  }
   for (; i + kNormLanes <= s.elements; i += kNormLanes) {
     arrive_group<kKind, kAdd>(s.source, s.destination, i, state);
   }
   if (i < s.elements) {  // zeros that pad the last group add nothing to a sum that is never negative
-    constexpr std::size_t kBytes = kKind == GradientKind::kFp32 ? 4 : 2;
     const auto rest = static_cast<std::size_t>(s.elements - i);
     alignas(64) float source[kNormLanes] = {};
     alignas(64) float destination[kNormLanes] = {};
-    char* at = static_cast<char*>(s.destination) + i * static_cast<std::int64_t>(kBytes);
+    char* at = static_cast<char*>(s.destination) + i * kStoredBytes;
     std::memcpy(source, s.source + i, rest * 4);
-    std::memcpy(destination, at, rest * kBytes);
+    std::memcpy(destination, at, rest * kStoredBytes);
     arrive_group<kKind, kAdd>(source, destination, 0, state);
-    std::memcpy(at, destination, rest * kBytes);
+    std::memcpy(at, destination, rest * kStoredBytes);
   }
   double lanes[kNormLanes];
   for (int j = 0; j < ArriveState::kVectors; ++j) Vec::store_sums(lanes + j * Vec::kLanes, state.sums[j]);

@@ -18,6 +18,9 @@ struct Vec {
   struct Count {
     __m256i lanes = _mm256_setzero_si256();  // minus the count: a chunk has far fewer than 2^31 elements
   };
+  struct Nans {
+    __m256 lanes = _mm256_setzero_ps();
+  };
   static constexpr int kLanes = 8;
 
   static F set(float value) noexcept { return _mm256_set1_ps(value); }
@@ -37,13 +40,19 @@ struct Vec {
     const __m256i upper = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_words(high)), 16);
     return _mm256_castsi256_ps(_mm256_add_epi32(upper, _mm256_cvtepi16_epi32(load_words(low))));
   }
-  static void store_split(std::uint16_t* high, std::int16_t* low, F x) noexcept {
-    store_split_high(high, x);
-    store_words(low, _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0xFFFF)));
+  // Sixteen lanes below 2^16, in order.
+  static void store_word_pair(void* to, __m256i x, __m256i y) noexcept {
+    const __m256i packed = _mm256_packus_epi32(x, y);  // within each half: quarters 0, 2 | 1, 3
+    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_permute4x64_epi64(packed, 0xD8));
   }
-  static void store_split_high(std::uint16_t* high, F x) noexcept {
-    const __m256i rounded = _mm256_add_epi32(_mm256_castps_si256(x), _mm256_set1_epi32(0x8000));
-    store_words(high, _mm256_srli_epi32(rounded, 16));
+  static void store_low_halves(std::int16_t* to, F x, F y) noexcept {
+    const __m256i low = _mm256_set1_epi32(0xFFFF);
+    store_word_pair(to, _mm256_and_si256(_mm256_castps_si256(x), low), _mm256_and_si256(_mm256_castps_si256(y), low));
+  }
+  static void store_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept {
+    const __m256i half = _mm256_set1_epi32(0x8000);
+    store_word_pair(to, _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), half), 16),
+                    _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(y), half), 16));
   }
   static F store_bf16(std::uint16_t* to, F x) noexcept {
     const __m256i bits = _mm256_castps_si256(x);
@@ -72,6 +81,11 @@ struct Vec {
     const F canonical = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
     return _mm256_blendv_ps(x, canonical, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
   }
+
+  static void note_nans(Nans& nans, F x, F y) noexcept {
+    nans.lanes = _mm256_or_ps(nans.lanes, _mm256_cmp_ps(x, y, _CMP_UNORD_Q));
+  }
+  static bool any(const Nans& nans) noexcept { return _mm256_movemask_ps(nans.lanes) != 0; }
 
   static void add_squares(Sums& sums, F x) noexcept {
     const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));

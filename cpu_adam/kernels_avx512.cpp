@@ -8,6 +8,13 @@
 namespace headrace::cpu_adam {
 namespace {
 
+struct WordPicks {
+  constexpr explicit WordPicks(int first) noexcept : words() {
+    for (int k = 0; k < 32; ++k) words[k] = static_cast<std::int16_t>(2 * k + first);
+  }
+  std::int16_t words[32];
+};
+
 // Sixteen elements; needs AVX-512 F, BW, DQ and VL.
 struct Vec {
   using F = __m512;
@@ -18,6 +25,7 @@ struct Vec {
   struct Count {
     std::int64_t value = 0;
   };
+  using Nans = __mmask16;
   static constexpr int kLanes = 16;
 
   static F set(float value) noexcept { return _mm512_set1_ps(value); }
@@ -36,13 +44,19 @@ struct Vec {
     const __m512i upper = _mm512_slli_epi32(_mm512_cvtepu16_epi32(load_words(high)), 16);
     return _mm512_castsi512_ps(_mm512_add_epi32(upper, _mm512_cvtepi16_epi32(load_words(low))));
   }
-  static void store_split(std::uint16_t* high, std::int16_t* low, F x) noexcept {
-    store_split_high(high, x);
-    store_words(low, _mm512_castps_si512(x));
+  // Word `first` of each lane of x, then of y: one permutation, where narrowing each vector takes two.
+  template <int kFirst>
+  static void store_word_of_lanes(void* to, __m512i x, __m512i y) noexcept {
+    alignas(64) static constexpr WordPicks kPicks(kFirst);
+    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(x, _mm512_load_si512(kPicks.words), y));
   }
-  static void store_split_high(std::uint16_t* high, F x) noexcept {
-    const __m512i rounded = _mm512_add_epi32(_mm512_castps_si512(x), _mm512_set1_epi32(0x8000));
-    store_words(high, _mm512_srli_epi32(rounded, 16));
+  static void store_low_halves(std::int16_t* to, F x, F y) noexcept {
+    store_word_of_lanes<0>(to, _mm512_castps_si512(x), _mm512_castps_si512(y));
+  }
+  static void store_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept {
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    store_word_of_lanes<1>(to, _mm512_add_epi32(_mm512_castps_si512(x), half),
+                           _mm512_add_epi32(_mm512_castps_si512(y), half));
   }
   static F store_bf16(std::uint16_t* to, F x) noexcept {
     const __m512i bits = _mm512_castps_si512(x);
@@ -71,6 +85,11 @@ struct Vec {
     const F canonical = _mm512_castsi512_ps(_mm512_set1_epi32(0x7FC00000));
     return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), canonical);
   }
+
+  static void note_nans(Nans& nans, F x, F y) noexcept {
+    nans = _kor_mask16(nans, _mm512_cmp_ps_mask(x, y, _CMP_UNORD_Q));
+  }
+  static bool any(Nans nans) noexcept { return nans != 0; }
 
   static void add_squares(Sums& sums, F x) noexcept {
     const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));

@@ -13,6 +13,7 @@ struct Vec {
   using F = float;
   using Sums = double;
   using Count = std::int64_t;
+  using Nans = bool;
   static constexpr int kLanes = 1;
 
   static F set(float value) noexcept { return value; }
@@ -23,12 +24,15 @@ struct Vec {
   static F load_split(const std::uint16_t* high, const std::int16_t* low) noexcept {
     return join_master({*high, *low});
   }
-  static void store_split(std::uint16_t* high, std::int16_t* low, F x) noexcept {
-    const SplitMaster split = split_master(x);
-    *high = split.hi;
-    *low = split.lo;
+  // For both halves: the ties-away rule of core/dtype.h.
+  static void store_low_halves(std::int16_t* to, F x, F y) noexcept {
+    to[0] = split_master(x).lo;
+    to[1] = split_master(y).lo;
   }
-  static void store_split_high(std::uint16_t* high, F x) noexcept { *high = split_master(x).hi; }
+  static void store_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept {
+    to[0] = split_master(x).hi;
+    to[1] = split_master(y).hi;
+  }
   static F store_bf16(std::uint16_t* to, F x) noexcept {
     const Bf16 rounded = to_bf16(x);
     *to = rounded.bits;
@@ -47,6 +51,9 @@ struct Vec {
   static F fma(F a, F b, F c) noexcept { return std::fma(a, b, c); }
   static F negated_fma(F a, F b, F c) noexcept { return std::fma(-a, b, c); }
   static F canonical_nan(F x) noexcept { return x == x ? x : std::bit_cast<float>(0x7FC00000U); }
+
+  static void note_nans(Nans& nans, F x, F y) noexcept { nans = nans || x != x || y != y; }
+  static bool any(Nans nans) noexcept { return nans; }
 
   static void add_squares(Sums& sums, F x) noexcept {
     const auto wide = static_cast<double>(x);
