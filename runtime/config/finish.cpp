@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <filesystem>
 #include <set>
+#include <string_view>
 
 #include "runtime/config/run_fields.h"
 
@@ -319,6 +321,30 @@ Result<void> finish_io(Draft& draft, Settings& settings) {
   return {};
 }
 
+// "nan@3" or "nan@3-5", several with commas.
+Result<void> finish_inject(Draft& draft, Settings& settings) {
+  std::string_view rest = draft.inject;
+  while (!rest.empty()) {
+    const std::string_view fault = rest.substr(0, rest.find(','));
+    rest.remove_prefix(std::min(fault.size() + 1, rest.size()));
+    StepRange range;
+    bool valid = fault.substr(0, 4) == "nan@";
+    if (valid) {
+      const char* const end = fault.data() + fault.size();
+      auto first = std::from_chars(fault.data() + 4, end, range.first);
+      range.last = range.first;
+      if (first.ec == std::errc() && first.ptr != end && *first.ptr == '-') first = std::from_chars(first.ptr + 1, end, range.last);
+      valid = first.ec == std::errc() && first.ptr == end && range.first >= 1 && range.last >= range.first;
+    }
+    if (!valid) {
+      return settings.fail("headrace.debug.inject", fmt::format("\"headrace.debug.inject\" does not know the fault \"{}\"", fault),
+                           "faults: nan@STEP and nan@FIRST-LAST, several with commas");
+    }
+    draft.run.debug.nan_steps.push_back(range);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> finish(Draft& draft, Settings& settings, const World& world) {
@@ -334,6 +360,7 @@ Result<void> finish(Draft& draft, Settings& settings, const World& world) {
   HEADRACE_RETURN_IF_ERROR(finish_scheduler(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_zero(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_tile(draft, settings));
+  HEADRACE_RETURN_IF_ERROR(finish_inject(draft, settings));
   return finish_io(draft, settings);
 }
 

@@ -38,9 +38,13 @@ std::vector<const Field*> sorted(std::span<const FieldTable* const> tables) {
   return out;
 }
 
-std::string cell(std::string text) {
-  for (std::size_t i = 0; (i = text.find('|', i)) != std::string::npos; i += 2) text.insert(i, "\\");
-  return text;
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
 }
 
 std::string default_text(const Field& field) { return field.default_json.empty() ? "unset" : field.default_json; }
@@ -149,7 +153,7 @@ std::string explain_field(const Field& field, const Field& real) {
 
 std::string settings_markdown(std::span<const FieldTable* const> tables) {
   std::string out =
-      "# Settings\n\nMade from the code by `headrace config explain --markdown`; do not edit.\n\nA config is one JSON file; comments "
+      "# Settings\n\nMade from the code (`./dev docs`); do not edit.\n\nA config is one JSON file; comments "
       "(`//`, `/* */`, `#`) and trailing commas are fine, unknown and duplicate keys are errors, keys that start with `_` are "
       "remarks. `key=value` arguments take the full path and override the file. `\"auto\"` is resolved by the plan and printed.\n\n"
       "## Native keys\n\n";

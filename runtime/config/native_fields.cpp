@@ -102,14 +102,15 @@ void add_machine(FieldTable& table, RunConfig& run) {
       .range(4 * kKiB, 64 * kGiB).or_auto().may_change().to(run.io.in_flight_bytes);
 }
 
-void add_debug(FieldTable& table, DebugConfig& debug) {
-  table.add("headrace.debug.seed", T::kInteger, "0", "Of the delays and faults below.").at_least(0).may_change().to(debug.seed);
+void add_debug(FieldTable& table, Draft& draft) {
+  DebugConfig& debug = draft.run.debug;
+  table.add("headrace.debug.seed", T::kInteger, "0", "Of the random delays below.").at_least(0).may_change().to(debug.seed);
   table.add("headrace.debug.lane_delay_us", T::kInteger, "0",
             "Largest random delay before each operation, in microseconds: changes the order in time and nothing else.")
       .range(0, 10'000'000).may_change().to(debug.lane_delay_us);
   table.add("headrace.debug.throttle", T::kBytes, "", "Bytes per second that reads and that writes may move; unset sets no limit.")
       .range(1, kLargestBudget).may_change().to(debug.throttle);
-  table.add("headrace.debug.inject", T::kText, "", "Fault to inject, for tests.").may_change().to(debug.inject);
+  table.add("headrace.debug.inject", T::kText, "", "Faults for tests: nan@3 or nan@3-5,nan@9 makes one gradient of these steps NaN.").may_change().to(draft.inject);
 }
 
 }  // namespace
@@ -120,7 +121,7 @@ void add_native_fields(FieldTable& table, Draft& draft) {
   add_schedule(table, draft.run.schedule);
   add_state(table, draft);
   add_machine(table, draft.run);
-  add_debug(table, draft.run.debug);
+  add_debug(table, draft);
 }
 
 }  // namespace headrace::config

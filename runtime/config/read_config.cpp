@@ -118,16 +118,15 @@ std::string fingerprint(const LoadedConfig& config) {
   return out;
 }
 
-Result<void> check_resumable(std::string_view stored_fingerprint, const LoadedConfig& config) {
-  const auto stored = parse_fingerprint(stored_fingerprint);
-  for (const ResolvedKey& key : config.keys) {
-    if (key.use != FieldUse::kUsed || key.on_resume != OnResume::kMustMatch) continue;
-    const auto before = stored.find(key.path);
-    if (before == stored.end() || before->second == key.value) continue;  // a key that is newer than the run kept its default
+Result<void> compare_fingerprints(std::string_view stored, std::string_view current) {
+  const auto before = parse_fingerprint(stored);
+  for (const auto& [path, value] : parse_fingerprint(current)) {
+    const auto earlier = before.find(path);
+    if (earlier == before.end() || earlier->second == value) continue;
     return make_error(ErrorCode::kConfig,
-                      fmt::format("\"{}\" is {} ({}), but the run to resume was trained with {}: its results would change", key.path,
-                                  key.value, key.source, before->second),
-                      fmt::format("set it back, or start anew with another --run-dir (--resume never)"));
+                      fmt::format("\"{}\" is {}, but the run to resume was trained with {}: the results would change", path, value,
+                                  earlier->second),
+                      "set it back, or start anew: --resume never with another --run-dir");
   }
   return {};
 }

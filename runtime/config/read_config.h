@@ -50,8 +50,9 @@ void resolve_auto(LoadedConfig& config, std::string_view path, std::string value
 
 // One line "path=value" for each key that must not change on resume.
 [[nodiscard]] std::string fingerprint(const LoadedConfig& config);
-// kConfig naming the first key that differs and both values, pointing at where the current one comes from.
-[[nodiscard]] Result<void> check_resumable(std::string_view stored_fingerprint, const LoadedConfig& config);
+// kConfig naming the first key that differs and both values. A key that only one of them has is newer or older than the run
+// and kept its default.
+[[nodiscard]] Result<void> compare_fingerprints(std::string_view stored, std::string_view current);
 
 // The runtime's own keys without values, for printing settings, schema and explanations.
 [[nodiscard]] std::span<const FieldTable* const> documented_tables();

@@ -119,12 +119,22 @@ struct IoConfig {
   Auto<Bytes> in_flight_bytes;
 };
 
+struct StepRange {
+  std::int64_t first = 0, last = 0;  // both inclusive
+};
+
 struct DebugConfig {
   std::uint64_t seed = 0;             // of the delays
   std::int64_t lane_delay_us = 0;     // largest random delay before each operation; 0 = none
   std::optional<Bytes> throttle;      // bytes per second that each I/O direction may move; unset = no limit
-  std::string inject;                 // fault to inject, empty = none
+  std::vector<StepRange> nan_steps;   // from inject: "nan@3" or "nan@3-5,nan@9": one gradient of these steps becomes NaN
 };
+[[nodiscard]] inline bool injects_nan(const DebugConfig& debug, std::int64_t step) noexcept {
+  for (const StepRange& range : debug.nan_steps) {
+    if (step >= range.first && step <= range.last) return true;
+  }
+  return false;
+}
 
 struct RunConfig {
   std::string name;                   // the config file's name without extension; the run folder's default name

@@ -33,6 +33,7 @@ struct Draft {
   Auto<std::int64_t> sub_group_size;
   std::optional<std::int64_t> aio_block_size, aio_queue_depth, aio_threads;
   std::optional<std::int64_t> steps;
+  std::string inject;
 };
 
 // `draft` must outlive the tables.

@@ -25,9 +25,9 @@ double cosine_ratio(const SchedulerConfig& scheduler, double iteration, double w
 }  // namespace
 
 double lr_at(const OptimizerConfig& optimizer, const SchedulerConfig& scheduler, std::int64_t optimizer_step) {
-  HEADRACE_CHECK(optimizer_step >= 1, "updates count from 1");
+  HEADRACE_CHECK(optimizer_step >= 0, "a number of updates");
   if (scheduler.type == SchedulerType::kNone) return optimizer.lr;
-  const auto iteration = static_cast<double>(optimizer_step - 1);
+  const auto iteration = static_cast<double>(optimizer_step);
   const auto warmup = static_cast<double>(std::max<std::int64_t>(2, scheduler.warmup_num_steps));
   const bool warming = iteration < warmup;
   const double gamma = warming ? warmup_gamma(scheduler.warmup_type, iteration, warmup) : 1.0;

@@ -8,9 +8,9 @@
 
 namespace headrace::config {
 
-// optimizer_step counts updates from 1. Update t has the rate of DeepSpeed's scheduler at last_batch_iteration = t - 1, so the
-// first update has the rate at the start of the warm-up. (DeepSpeed steps its scheduler after the update and so begins with one
-// more update at that rate.) A skipped step is no update and does not advance the schedule.
+// The rate of the update that follows `optimizer_step` updates (0 for the first one): DeepSpeed's scheduler with that number as
+// last_batch_iteration, so the first update has the rate at the start of the warm-up. (DeepSpeed steps its scheduler after the
+// update and so begins with one more update at that rate.) A skipped step is no update and does not advance the schedule.
 [[nodiscard]] double lr_at(const OptimizerConfig& optimizer, const SchedulerConfig& scheduler, std::int64_t optimizer_step);
 [[nodiscard]] inline double lr_at(const RunConfig& config, std::int64_t optimizer_step) {
   return lr_at(config.optimizer, config.scheduler, optimizer_step);
