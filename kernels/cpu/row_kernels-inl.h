@@ -95,6 +95,16 @@ HEADRACE_INLINE Floats exponential(Floats x) {
 
 HEADRACE_INLINE Floats sigmoid(Floats x) { return 1.0F / (1.0F + exponential(-x)); }
 
+struct Logistic {
+  Floats value;       // s(x)
+  Floats complement;  // 1 - s(x), without the cancellation of that difference
+};
+HEADRACE_INLINE Logistic logistic(Floats x) {
+  const Floats e = exponential(-x);
+  const Floats value = 1.0F / (1.0F + e);
+  return {value, e * value};
+}
+
 // erf(x), absolute error below 4e-7: odd rational minimax on |x| ≤ 4 (coefficients as in Eigen's float erf).
 HEADRACE_INLINE Floats error_function(Floats x) {
   x = x > splat(4.0F) ? splat(4.0F) : x;
@@ -185,9 +195,9 @@ void swiglu_gradient(const float* gate, const float* up, const float* d_y, float
     const Floats g = at(gate);
     const Floats u = at(up);
     const Floats d = at(d_y);
-    const Floats s = sigmoid(g);
-    put(d_gate, d * u * (s * (1.0F + g * (1.0F - s))));
-    put(d_up, d * (g * s));
+    const Logistic s = logistic(g);
+    put(d_gate, d * u * (s.value * (1.0F + g * s.complement)));
+    put(d_up, d * (g * s.value));
   });
 }
 
@@ -205,13 +215,13 @@ void gelu_tanh(const float* x, float* y, std::int64_t n) {
 void gelu_tanh_gradient(const float* x, const float* d_y, float* d_x, std::int64_t n) {
   for_each_vector(n, [=](auto at, auto put) {
     const Floats v = at(x);
-    const Floats s = sigmoid(kTwiceRoot2OverPi * (v + kCubic * v * v * v));
+    const Logistic s = logistic(kTwiceRoot2OverPi * (v + kCubic * v * v * v));
     const Floats slope = kTwiceRoot2OverPi * (1.0F + 3.0F * kCubic * v * v);
-    // Far from zero s is 0 or 1 while slope overflows: v·slope is bounded first.
+    // Far from zero the product of s and its complement vanishes while slope overflows: v·slope is bounded first.
     Floats bend = v * slope;
     bend = bend > splat(1e30F) ? splat(1e30F) : bend;
     bend = bend < splat(-1e30F) ? splat(-1e30F) : bend;
-    put(d_x, at(d_y) * (s + s * (1.0F - s) * bend));
+    put(d_x, at(d_y) * (s.value + s.value * s.complement * bend));
   });
 }
 
