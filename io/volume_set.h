@@ -59,6 +59,8 @@ enum class IoMode : std::uint8_t { kAuto, kDirect, kBuffered };      // direct n
 enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kThreads };
 enum class Durability : std::uint8_t { kProcess, kPower };
 
+struct BackendSeam;
+
 struct VolumeOptions {
   IoMode mode = IoMode::kAuto;
   IoBackendChoice backend = IoBackendChoice::kAuto;
@@ -69,6 +71,7 @@ struct VolumeOptions {
   std::chrono::milliseconds deadline{120'000};     // then the transfer fails
   std::int64_t throttle_bytes_per_s = 0;           // 0 = none; tests and `debug.throttle`
   std::int64_t delay_us = 0;                       // extra latency per request, for tests
+  const BackendSeam* seam = nullptr;               // tests: other backends to choose from (io/backends.h); used during the call
 };
 
 struct VolumeCounters {
@@ -91,11 +94,14 @@ struct CommitRecord {
 
 class VolumeSet {
  public:
+  struct Impl;  // io/volume_impl.h, for io's own files
+
   // The file of run `run_id` below each path is `headrace-<run_id>.volume`. create() fails with kPreflight (path missing,
   // not a folder, not writable, not enough space: path, wanted and free bytes; the same path twice) before it writes
   // anything, preallocates real blocks, and takes the lock. open() fails with kPreflight when another process holds the
   // run (waits `lock_deadline` with a line of text first) and with kIo when a volume is truncated, has another geometry or
   // format, or a damaged superblock.
+  // A file of the same run without a committed record is what a dead process left: it is removed, with a line of text.
   static Result<std::unique_ptr<VolumeSet>> create(const std::vector<std::string>& paths, const std::string& run_id,
                                                    const VolumeGeometry& geometry, const VolumeOptions& options);
   static Result<std::unique_ptr<VolumeSet>> open(const std::vector<std::string>& paths, const std::string& run_id,
@@ -126,8 +132,9 @@ class VolumeSet {
   [[nodiscard]] std::string describe() const;  // "io_uring, direct I/O, 1 volume in ./scratch": what is really in use
   [[nodiscard]] std::vector<std::string> files() const;
 
-  // Measures this volume alone with the given payload memory (aligned, ≥ bytes): reads `bytes` of existing tile area, and
-  // writes `bytes` of a scratch extent reserved for it (never of a tile). For `bound_ratio`. Blocks for at most `budget`.
+  // Measures this volume set alone with the given payload memory (aligned, at least two blocks): writes to a scratch extent
+  // reserved for it (never to a tile), reads tiles when a record says that they were written and the scratch extent otherwise
+  // (blocks that were never written are read without the disk). For `bound_ratio`. Blocks for about `budget`.
   struct Rates {
     double read_bytes_per_s = 0, write_bytes_per_s = 0, mixed_bytes_per_s = 0;
     double cpu_seconds_per_byte = 0;  // CPU time of the I/O thread per byte moved, checksums included
@@ -135,7 +142,6 @@ class VolumeSet {
   [[nodiscard]] Result<Rates> measure(std::span<std::byte> memory, std::chrono::milliseconds budget);
 
  private:
-  struct Impl;
   explicit VolumeSet(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "io/volume_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "core/file.h"
+#include "core/log.h"
+
+namespace headrace::io {
+namespace {
+
+Error cannot_use(const std::string& folder, const char* attempt, int error_number) {
+  return make_error(ErrorCode::kPreflight,
+                    fmt::format("{} in {} as user {}: {}", attempt, folder, ::geteuid(), errno_text(error_number)),
+                    "name a folder on the fast disk in which this user may write");
+}
+
+// What the kernel says that direct I/O needs, 0 when it says that there is none, kMinAlignment when it says nothing.
+Bytes asked_alignment(int fd) {
+  // Debian 12's <sys/stat.h> does not have these fields yet; their place is kernel ABI.
+  constexpr unsigned kDirectIoAlign = 0x2000;  // STATX_DIOALIGN
+  constexpr std::size_t kMemoryAlignAt = 0x98;
+  struct statx status{};
+  if (::statx(fd, "", AT_EMPTY_PATH, kDirectIoAlign, &status) != 0) return kMinAlignment;
+  if ((status.stx_mask & kDirectIoAlign) == 0) return kMinAlignment;
+  std::uint32_t alignments[2] = {};  // of memory, of offset and length
+  static_assert(sizeof status >= kMemoryAlignAt + sizeof alignments);
+  std::memcpy(alignments, reinterpret_cast<const char*>(&status) + kMemoryAlignAt, sizeof alignments);
+  if (alignments[1] == 0) return 0;
+  return std::max<Bytes>({kMinAlignment, alignments[0], alignments[1]});
+}
+
+// Whether the first page of the file lies in the page cache: where "direct" is accepted and ignored, it does.
+bool is_cached(int fd, Bytes bytes) {
+  const auto length = static_cast<std::size_t>(bytes);
+  void* map = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, 0);
+  if (map == MAP_FAILED) return false;
+  unsigned char resident[kMaxAlignment / kMinAlignment] = {};
+  const bool cached = ::mincore(map, length, resident) == 0 && (resident[0] & 1U) != 0;
+  ::munmap(map, length);
+  return cached;
+}
+
+void probe_direct(int fd, FolderProbe& probe) {
+  const Bytes asked = asked_alignment(fd);
+  if (asked == 0 || set_direct(fd, true) != 0) {
+    probe.why_buffered = "its file system has no direct I/O";
+    return;
+  }
+  if (asked > kMaxAlignment || (asked & (asked - 1)) != 0) {
+    probe.why_buffered = fmt::format("its direct I/O needs an alignment of {}", format_bytes(asked));
+    return;
+  }
+  const AlignedMemory block = allocate_aligned(asked, asked);
+  if (block == nullptr) {
+    probe.why_buffered = "there was no memory to try direct I/O";
+    return;
+  }
+  const std::span<std::byte> bytes(block.get(), static_cast<std::size_t>(asked));
+  int status = write_fully(fd, bytes, 0);
+  if (status == 0) status = read_fully(fd, bytes, 0);
+  if (status != 0) {
+    probe.why_buffered = "direct I/O fails there: " + errno_text(status);
+  } else if (is_cached(fd, asked)) {
+    probe.why_buffered = "its file system accepts direct I/O but keeps the data in the page cache";
+  } else {
+    probe.direct = true;
+    probe.alignment = asked;
+  }
+}
+
+Error damaged(const std::string& path, const std::string& what) {
+  return make_error(ErrorCode::kIo, fmt::format("{}: {}", path, what),
+                    "the volume cannot be used; resume from a snapshot, or start the run anew");
+}
+
+// Whether the path still names the file that is open (another process may have removed it while we waited for its lock).
+bool is_still_named(int fd, const std::string& path) {
+  struct stat open_file{};
+  struct stat named{};
+  return ::fstat(fd, &open_file) == 0 && ::stat(path.c_str(), &named) == 0 && open_file.st_ino == named.st_ino &&
+         open_file.st_dev == named.st_dev;
+}
+
+}  // namespace
+
+std::string volume_path(const std::string& folder, const std::string& run_id) {
+  return folder + (folder.ends_with('/') ? "" : "/") + "headrace-" + run_id + ".volume";
+}
+
+int set_direct(int fd, bool direct) noexcept {
+  const int flags = ::fcntl(fd, F_GETFL);
+  if (flags < 0) return errno;
+  return ::fcntl(fd, F_SETFL, direct ? flags | O_DIRECT : flags & ~O_DIRECT) == 0 ? 0 : errno;
+}
+
+Result<UniqueFd> make_nameless_file(const std::string& folder) {
+  UniqueFd file(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+  if (file.valid()) return file;
+  if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) return cannot_use(folder, "making a file", errno);
+  std::string name = folder + "/.headrace-probe-XXXXXX";
+  file = UniqueFd(::mkostemp(name.data(), O_CLOEXEC));
+  if (!file.valid()) return cannot_use(folder, "making a file", errno);
+  if (::unlink(name.c_str()) != 0) return cannot_use(folder, "removing a file", errno);
+  return file;
+}
+
+Result<FolderProbe> probe_folder(const std::string& folder) {
+  struct stat status{};
+  if (::stat(folder.c_str(), &status) != 0) return cannot_use(folder, "looking for the folder of a volume", errno);
+  if (!S_ISDIR(status.st_mode)) return cannot_use(folder, "looking for the folder of a volume", ENOTDIR);
+  FolderProbe probe;
+  probe.device = status.st_dev;
+  probe.inode = status.st_ino;
+  HEADRACE_TRY(const UniqueFd file, make_nameless_file(folder));
+  probe_direct(file.get(), probe);
+  if (!probe.direct) {
+    if (const int code = set_direct(file.get(), false); code != 0) return cannot_use(folder, "opening a file", code);
+    std::byte block[512] = {};
+    if (const int code = write_fully(file.get(), block, 0); code != 0) return cannot_use(folder, "writing a file", code);
+    if (const int code = read_fully(file.get(), block, 0); code != 0) return cannot_use(folder, "reading a file", code);
+  }
+  return probe;
+}
+
+Result<void> lock_file(int fd, const std::string& path, std::chrono::milliseconds deadline) {
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  bool said = false;
+  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) {
+      return make_error(ErrorCode::kPreflight, fmt::format("locking {}: {}", path, errno_text(errno)));
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= end) {
+      return make_error(ErrorCode::kPreflight, fmt::format("{} is in use by another process", path),
+                        "wait for that run to end or stop it; a second run needs another run id");
+    }
+    if (!said && deadline > std::chrono::milliseconds(500)) {
+      log_info(fmt::format("{} is in use by another process; waiting for it for up to {} s", path,
+                           std::chrono::duration_cast<std::chrono::seconds>(deadline).count()));
+      said = true;
+    }
+    // flock has no deadline of its own, so it is asked again.
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(end - now, std::chrono::milliseconds(20)));
+  }
+  if (!is_still_named(fd, path)) {
+    return make_error(ErrorCode::kPreflight, fmt::format("{} was removed while it was being opened", path));
+  }
+  return {};
+}
+
+Result<UniqueFd> make_volume_file(const std::string& path, Bytes bytes) {
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.valid()) return make_error(ErrorCode::kPreflight, fmt::format("making {}: {}", path, errno_text(errno)));
+  const auto fail = [&](Error error) {
+    ::unlink(path.c_str());
+    return error;
+  };
+  if (auto locked = lock_file(file.get(), path, std::chrono::milliseconds(200)); !locked.ok()) return std::move(locked).error();
+  const BlockFileSizeSignal blocked;
+  int status = ::fallocate(file.get(), 0, 0, bytes) == 0 ? 0 : errno;
+  while (status == EINTR) status = ::fallocate(file.get(), 0, 0, bytes) == 0 ? 0 : errno;
+  if (status == EOPNOTSUPP) status = ::posix_fallocate(file.get(), 0, bytes);  // writes each block
+  if (status != 0) {
+    ::unlink(path.c_str());  // gives its blocks back before the free space is asked
+    file = UniqueFd();
+    const auto free = free_bytes(parent_folder(path));
+    const std::string had = free.ok() ? format_bytes(*free) : "an unknown number of bytes";
+    return make_error(ErrorCode::kPreflight,
+                      fmt::format("reserving {} ({} bytes) for {}: {}; {} are free", format_bytes(bytes), bytes, path,
+                                  errno_text(status), had),
+                      status == EFBIG ? "raise the limit of file sizes: ulimit -f unlimited"
+                                      : "free space there, add a path on another disk, or set slots to 1");
+  }
+  struct stat now{};
+  if (::fstat(file.get(), &now) != 0 || now.st_size != bytes) {
+    return fail(make_error(ErrorCode::kPreflight, fmt::format("{} has {} bytes after reserving {}", path, now.st_size, bytes)));
+  }
+  return file;
+}
+
+Result<UniqueFd> open_volume_file(const std::string& path, std::chrono::milliseconds lock_deadline) {
+  UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.valid()) {
+    return make_error(ErrorCode::kPreflight, fmt::format("opening the volume {}: {}", path, errno_text(errno)),
+                      errno == ENOENT ? "check the paths and the run id; headrace doctor lists the volumes of a path" : "");
+  }
+  HEADRACE_RETURN_IF_ERROR(lock_file(file.get(), path, lock_deadline));
+  return file;
+}
+
+Result<void> write_superblocks(int fd, const std::string& path, const Superblock& superblock) {
+  HEADRACE_TRY(const std::vector<std::byte> bytes, encode_superblock(superblock));
+  for (const std::int64_t offset : {std::int64_t{0}, kSuperblockAreaBytes}) {
+    if (const int status = write_fully(fd, bytes, offset); status != 0) {
+      return make_error(ErrorCode::kPreflight, fmt::format("writing the superblock of {}: {}", path, errno_text(status)));
+    }
+  }
+  if (::fsync(fd) != 0) return make_error(ErrorCode::kPreflight, fmt::format("flushing {}: {}", path, errno_text(errno)));
+  // Nothing of the file stays in the page cache beside the direct I/O that follows.
+  ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+  return {};
+}
+
+Result<Superblock> read_superblock(int fd, const std::string& path) {
+  struct stat status{};
+  if (::fstat(fd, &status) != 0) return damaged(path, errno_text(errno));
+  std::string first_fault;
+  for (const std::int64_t offset : {std::int64_t{0}, kSuperblockAreaBytes}) {
+    std::vector<std::byte> area(static_cast<std::size_t>(kSuperblockAreaBytes));
+    const int error_number = read_fully(fd, area, offset);
+    auto superblock = error_number == 0 ? decode_superblock(area)
+                                        : Result<Superblock>(make_error(ErrorCode::kIo, errno_text(error_number)));
+    ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
+    if (!superblock.ok()) {
+      if (first_fault.empty()) first_fault = superblock.error().message;
+      continue;
+    }
+    if (!first_fault.empty()) log_warn(fmt::format("{}: the superblock is damaged ({}); its copy is used", path, first_fault));
+    if (status.st_size != superblock->file_bytes) {
+      return damaged(path, fmt::format("the file is {}: wanted {} bytes, had {}",
+                                       status.st_size < superblock->file_bytes ? "truncated" : "too long",
+                                       superblock->file_bytes, status.st_size));
+    }
+    return superblock;
+  }
+  return damaged(path, fmt::format("both superblocks are damaged ({}; the file has {} bytes)", first_fault, status.st_size));
+}
+
+}  // namespace headrace::io

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a VolumeSet holds, and the looks into volume files that its free functions share. Internal to io.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "io/layout.h"
+#include "io/posix.h"
+#include "io/queue.h"
+#include "io/volume_file.h"
+#include "io/volume_set.h"
+
+namespace headrace::io {
+
+struct VolumeSet::Impl {
+  std::string run_id;
+  std::uint64_t run_hash = 0;
+  VolumeLayout layout;
+  VolumeOptions options;
+  Bytes memory_alignment = kMinAlignment;
+  std::vector<std::string> folders;  // [volumes], like the next three
+  std::vector<FolderProbe> probes;
+  std::vector<std::string> paths;
+  std::vector<UniqueFd> fds;
+  std::mutex record_mutex;  // one record is written or read at a time; held across its I/O, which nothing else waits for
+  std::unique_ptr<Queue> queue;
+
+  ~Impl();
+  [[nodiscard]] Ticket move_tiles(IoOperation operation, std::span<const TileTransfer> transfers, CompletionSink sink);
+  [[nodiscard]] Result<void> run(std::vector<Move> moves);  // submits and waits; the queue's deadline bounds it
+  [[nodiscard]] Result<void> flush_all();
+  // Newest first, at most two. The caller holds record_mutex.
+  [[nodiscard]] Result<std::vector<CommitRecord>> read_records();
+};
+
+// kPreflight when a path names the same folder as another one, or none is given.
+[[nodiscard]] Result<std::vector<FolderProbe>> probe_folders(const std::vector<std::string>& folders);
+
+// What one file holds, read without its lock.
+[[nodiscard]] Result<VolumeInfo> inspect_volume(const std::string& path, const std::string& run_id);
+
+}  // namespace headrace::io
