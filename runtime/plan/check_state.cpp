@@ -1,0 +1,276 @@
+// SPDX-License-Identifier: Apache-2.0
+// State: reads, updates, writes, the commit, and what is left at the end.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "runtime/plan/check_step.h"
+
+namespace headrace::runtime::checking {
+
+namespace {
+std::size_t idx(std::int64_t index) { return static_cast<std::size_t>(index); }
+}  // namespace
+
+Bytes StepCheck::extent(StateStream stream, UnitId unit, std::int64_t tile) const {
+  const PlanInput& input = plan_.input;
+  const std::int64_t length = tile_length(input, unit, tile);
+  switch (stream) {
+    case StateStream::kWeights: return round_up(length * dtype_bytes(input.weights_dtype), input.alignment);
+    case StateStream::kOptimizer:
+      return round_up(optimizer_layout(input.state_format, input.weights_dtype, length).bytes, input.alignment);
+    case StateStream::kGradient: return round_up(length * dtype_bytes(input.gradient_dtype), input.alignment);
+  }
+  return 0;
+}
+
+// Held buffers have the state of the last step.
+Result<void> StepCheck::load_held() {
+  const auto load = [&](BufferId id, const Content& content, Bytes bytes) -> Result<void> {
+    if (id < 0 || idx(id) >= plan_.buffers.size())
+      return fault(fmt::format("there is no buffer that holds {}", describe(content)));
+    const Buffer& buffer = plan_.buffers[idx(id)];
+    if (!buffer.held || buffer.tier != Tier::kHost || buffer.bytes < bytes)
+      return fault(fmt::format("buffer {} cannot hold {}", id, describe(content)));
+    slabs_[1].write(buffer.offset, bytes, content, 0);
+    return {};
+  };
+  if (plan_.held_weights.size() != units_.size() || plan_.held_optimizer.size() != units_.size() ||
+      plan_.keep_activations.size() != units_.size() || plan_.gradient_spilled.size() != units_.size())
+    return fault("a list per unit has another length");
+  std::set<BufferId> known;
+  for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
+    const UnitState& unit = units_[idx(u)];
+    const bool weights_at_home = plan_.input.weights_home != Home::kNvme && unit.weights_bytes > 0;
+    if (const BufferId id = plan_.held_weights[idx(u)]; id != kNoBuffer || weights_at_home) {
+      if (!weights_at_home && !plan_.input.cache)
+        return fault(fmt::format("weights of unit {} are cached without leave", u));
+      HEADRACE_RETURN_IF_ERROR(load(id, {Content::Kind::kWeights, u, 0, 0}, unit.weights_bytes));
+      if (!known.insert(id).second) return fault(fmt::format("buffer {} holds two things", id));
+    }
+    const std::int64_t tiles = num_tiles(plan_.input, u);
+    if (idx(tiles) != plan_.held_optimizer[idx(u)].size())
+      return fault(fmt::format("unit {} has another number of tiles", u));
+    for (std::int64_t t = 0; t < tiles && unit.trained; ++t) {
+      const BufferId id = plan_.held_optimizer[idx(u)][idx(t)];
+      const bool at_home = plan_.input.optimizer_home != Home::kNvme;
+      if (id == kNoBuffer && !at_home) continue;
+      if (!at_home && !plan_.input.cache)
+        return fault(fmt::format("optimizer state of unit {} is cached without leave", u));
+      HEADRACE_RETURN_IF_ERROR(load(id, {Content::Kind::kOptimizer, u, t, 0}, extent(StateStream::kOptimizer, u, t)));
+      if (!known.insert(id).second) return fault(fmt::format("buffer {} holds two things", id));
+    }
+  }
+  for (std::size_t i = 0; i < plan_.buffers.size(); ++i)
+    if (plan_.buffers[i].held && known.count(static_cast<BufferId>(i)) == 0)
+      return fault(fmt::format("buffer {} holds nothing", i));
+  return {};
+}
+
+Result<void> StepCheck::check_read_weights(const Operation& op) {
+  const UnitState& unit = state(op.unit);
+  if (plan_.input.weights_home != Home::kNvme) return fault("the weights are not on NVMe");
+  if (op.uses.size() != 1) return fault("reads more than the weights");
+  HEADRACE_TRY(const BufferUse* weights, need(op, Role::kWeights, unit.weights_bytes, Access::kOverwrite));
+  if (plan_.buffers[idx(weights->buffer)].held) return fault("reads what is held");
+  if (op.bytes != unit.weights_disk_bytes)
+    return fault(fmt::format("moves {} bytes instead of {}", op.bytes, unit.weights_disk_bytes));
+  read_bytes_ += op.bytes;
+  write(*weights, {Content::Kind::kWeights, op.unit, 0, 0});
+  return {};
+}
+
+// The place on disk is one: writes and reads of it take turns.
+Result<void> StepCheck::check_spill(OperationId id) {
+  const Operation& op = operations_[idx(id)];
+  UnitState& unit = state(op.unit);
+  if (!plan_.gradient_spilled[idx(op.unit)]) return fault("the gradient is not spilled");
+  if (op.bytes != unit.gradient_disk_bytes)
+    return fault(fmt::format("moves {} bytes instead of {}", op.bytes, unit.gradient_disk_bytes));
+  if (unit.spill_write >= 0 && !order_.holds(unit.spill_write, id))
+    return fault("may start before the last spill is complete");
+  if (op.kind == OperationKind::kReadGradient) {
+    if (op.group < 1 || unit.groups_spilled != op.group) return fault("reads the gradient of other groups");
+    HEADRACE_TRY(const BufferUse* gradient, need(op, Role::kGradient, unit.gradient_bytes, Access::kOverwrite));
+    write(*gradient, {Content::Kind::kGradient, op.unit, 0, op.group});
+    unit.spill_reads.push_back(id);
+    read_bytes_ += op.bytes;
+    return {};
+  }
+  if (op.group != unit.groups_spilled) return fault("spills out of turn");
+  for (const OperationId read : unit.spill_reads)
+    if (!order_.holds(read, id)) return fault("overwrites a spill that may still be read");
+  HEADRACE_TRY(const BufferUse* gradient, need(op, Role::kGradient, unit.gradient_bytes, Access::kRead));
+  HEADRACE_RETURN_IF_ERROR(expect(*gradient, {Content::Kind::kGradient, op.unit, 0, op.group + 1}));
+  unit.groups_spilled = op.group + 1;
+  unit.spill_write = id;
+  unit.spill_reads.clear();
+  written_bytes_ += op.bytes;
+  return {};
+}
+
+Result<void> StepCheck::check_read_state(OperationId id) {
+  const Operation& op = operations_[idx(id)];
+  UnitState& unit = state(op.unit);
+  if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(plan_.input, op.unit))
+    return fault("the tile does not exist");
+  if (op.uses.empty()) return fault("reads nothing");
+  Bytes bytes = 0;
+  for (const BufferUse& use : op.uses) {
+    std::optional<StateStream> stream;
+    Content content{Content::Kind::kNothing, op.unit, 0, 0};
+    Bytes from = 0;
+    if (use.role == Role::kOptimizer && plan_.input.optimizer_home == Home::kNvme) {
+      stream = StateStream::kOptimizer;
+      content = {Content::Kind::kOptimizer, op.unit, op.tile, 0};
+      if (unit.state_reads[idx(op.tile)]++ > 0) return fault("reads the optimizer state twice");
+    } else if (use.role == Role::kWeights && plan_.input.weights_home == Home::kNvme) {
+      stream = StateStream::kWeights;
+      content.kind = Content::Kind::kWeights;
+      from = op.tile * plan_.input.tile_elements * dtype_bytes(plan_.input.weights_dtype);
+    } else if (use.role == Role::kGradient && plan_.gradient_spilled[idx(op.unit)]) {
+      stream = StateStream::kGradient;
+      content = {Content::Kind::kGradient, op.unit, 0, num_groups()};
+      from = op.tile * plan_.input.tile_elements * dtype_bytes(plan_.input.gradient_dtype);
+      if (unit.groups_spilled != num_groups() || !order_.holds(unit.spill_write, id))
+        return fault("reads the spilled gradient before it is complete");
+    }
+    if (!stream) return fault(fmt::format("role {} is not on NVMe", static_cast<int>(use.role)));
+    HEADRACE_TRY(const BufferUse* checked, need(op, use.role, extent(*stream, op.unit, op.tile), Access::kOverwrite));
+    if (plan_.buffers[idx(checked->buffer)].held) return fault("reads what is held");
+    write(*checked, content, from);
+    bytes += on_disk(use.bytes);
+  }
+  if (op.bytes != bytes) return fault(fmt::format("moves {} bytes instead of {}", op.bytes, bytes));
+  read_bytes_ += bytes;
+  return {};
+}
+
+Result<void> StepCheck::check_norm(OperationId id) {
+  if (norm_ >= 0) return fault("is there twice");
+  norm_ = id;
+  const auto trained = std::count_if(units_.begin(), units_.end(), [](const UnitState& unit) { return unit.trained; });
+  if (last_outs_.size() != idx(trained)) return fault("comes before every gradient is complete");
+  for (const OperationId out : last_outs_)
+    if (!order_.holds(out, id))
+      return fault("may start before " + checking::describe(operations_, out) + " is complete");
+  return {};
+}
+
+Result<void> StepCheck::check_update(OperationId id) {
+  const Operation& op = operations_[idx(id)];
+  UnitState& unit = state(op.unit);
+  const PlanInput& input = plan_.input;
+  if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(input, op.unit)) return fault("the tile does not exist");
+  if (unit.updates[idx(op.tile)]++ > 0) return fault("is done twice");
+  if (norm_ < 0 || !order_.holds(norm_, id)) return fault("may start before the norm is known");
+  const std::int64_t first = op.tile * input.tile_elements;
+  const Bytes weights_from = first * dtype_bytes(input.weights_dtype),
+              gradient_from = first * dtype_bytes(input.gradient_dtype);
+  HEADRACE_TRY(const BufferUse* optimizer,
+               need(op, Role::kOptimizer, extent(StateStream::kOptimizer, op.unit, op.tile), Access::kUpdate));
+  HEADRACE_TRY(const BufferUse* weights, need(op, Role::kWeights, extent(StateStream::kWeights, op.unit, op.tile),
+                                              unit.weights_needed_by_update ? Access::kUpdate : Access::kOverwrite));
+  HEADRACE_TRY(const BufferUse* gradient,
+               need(op, Role::kGradient, extent(StateStream::kGradient, op.unit, op.tile), Access::kRead));
+  HEADRACE_RETURN_IF_ERROR(expect(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, 0}));
+  if (unit.weights_needed_by_update)
+    HEADRACE_RETURN_IF_ERROR(expect(*weights, {Content::Kind::kWeights, op.unit, 0, 0}, weights_from));
+  HEADRACE_RETURN_IF_ERROR(expect(*gradient, {Content::Kind::kGradient, op.unit, 0, num_groups()}, gradient_from));
+  write(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, 1});
+  write(*weights, {Content::Kind::kWeights, op.unit, 0, 1}, weights_from);
+  return {};
+}
+
+Result<void> StepCheck::check_write_state(const Operation& op) {
+  UnitState& unit = state(op.unit);
+  const PlanInput& input = plan_.input;
+  if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(input, op.unit)) return fault("the tile does not exist");
+  if (unit.state_writes[idx(op.tile)]++ > 0) return fault("is done twice");
+  Bytes bytes = 0;
+  std::size_t streams = 0;
+  if (input.optimizer_home == Home::kNvme) {
+    HEADRACE_TRY(const BufferUse* use,
+                 need(op, Role::kOptimizer, extent(StateStream::kOptimizer, op.unit, op.tile), Access::kRead));
+    HEADRACE_RETURN_IF_ERROR(expect(*use, {Content::Kind::kOptimizer, op.unit, op.tile, 1}));
+    bytes += on_disk(use->bytes);
+    ++streams;
+  }
+  if (input.weights_home == Home::kNvme) {
+    HEADRACE_TRY(const BufferUse* use,
+                 need(op, Role::kWeights, extent(StateStream::kWeights, op.unit, op.tile), Access::kRead));
+    HEADRACE_RETURN_IF_ERROR(expect(*use, {Content::Kind::kWeights, op.unit, 0, 1},
+                                    op.tile * input.tile_elements * dtype_bytes(input.weights_dtype)));
+    bytes += on_disk(use->bytes);
+    ++streams;
+  }
+  if (streams == 0 || op.uses.size() != streams) return fault("writes what is not at home on NVMe");
+  if (op.bytes != bytes) return fault(fmt::format("moves {} bytes instead of {}", op.bytes, bytes));
+  written_bytes_ += bytes;
+  return {};
+}
+
+Result<void> StepCheck::check_commit(OperationId id) {
+  commit_ = id;
+  for (OperationId other = 0; other < id; ++other) {
+    const Operation& op = operations_[idx(other)];
+    const bool counts = op.lane == Lane::kNvmeWrite || op.lane == Lane::kCpuOptimizer;
+    if (counts && !order_.holds(other, id))
+      return fault("may start before " + checking::describe(operations_, other) + " is complete");
+  }
+  return {};
+}
+
+Result<void> StepCheck::check_end() {
+  const bool any_home_on_nvme = plan_.input.weights_home == Home::kNvme || plan_.input.optimizer_home == Home::kNvme;
+  for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
+    const UnitState& unit = units_[idx(u)];
+    const auto all = [](const auto& list, auto value) {
+      return std::all_of(list.begin(), list.end(), [&](auto v) { return v == value; });
+    };
+    if ((is_eval_ || !info(u).fused_loss) && !all(unit.forward_done, true))
+      return fault(
+          fmt::format("{}unit {} misses a micro-batch in its forward pass", is_eval_ ? "evaluation, " : "", u));
+    if (is_eval_) continue;
+    if (!all(unit.backward_done, true))
+      return fault(fmt::format("unit {} misses a micro-batch in its backward pass", u));
+    if (!unit.trained) continue;
+    if (!all(unit.updates, 1)) return fault(fmt::format("unit {} has a tile that is not updated", u));
+    if (any_home_on_nvme && !all(unit.state_writes, 1))
+      return fault(fmt::format("unit {} has a tile that is not written", u));
+    for (std::size_t t = 0; t < unit.state_reads.size(); ++t)
+      if ((unit.state_reads[t] == 1) != (plan_.held_optimizer[idx(u)][t] == kNoBuffer))
+        return fault(fmt::format("tile {} of unit {} is read and held, or neither", t, u));
+  }
+  HEADRACE_RETURN_IF_ERROR(check_held_at_end());
+  if (is_eval_) return {};
+  if (norm_ < 0 || commit_ < 0) return fault("the step has no norm or no commit");
+  if (read_bytes_ != plan_.read_bytes_per_step || written_bytes_ != plan_.write_bytes_per_step)
+    return fault(fmt::format("the operations read {} and write {} bytes, the plan says {} and {}", read_bytes_,
+                             written_bytes_, plan_.read_bytes_per_step, plan_.write_bytes_per_step));
+  return {};
+}
+
+Result<void> StepCheck::check_held_at_end() {
+  for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
+    const UnitState& unit = units_[idx(u)];
+    const std::int64_t version = unit.trained && !is_eval_ ? 1 : 0;
+    if (const BufferId id = plan_.held_weights[idx(u)]; id != kNoBuffer) {
+      const Bytes offset = plan_.buffers[idx(id)].offset;
+      HEADRACE_RETURN_IF_ERROR(
+          slabs_[1].expect(offset, unit.weights_bytes, {Content::Kind::kWeights, u, 0, version}, 0));
+    }
+    const auto& tiles = plan_.held_optimizer[idx(u)];
+    for (std::size_t t = 0; t < tiles.size() && unit.trained; ++t) {
+      if (tiles[t] == kNoBuffer) continue;
+      const auto tile = static_cast<std::int64_t>(t);
+      HEADRACE_RETURN_IF_ERROR(slabs_[1].expect(plan_.buffers[idx(tiles[t])].offset,
+                                                extent(StateStream::kOptimizer, u, tile),
+                                                {Content::Kind::kOptimizer, u, tile, version}, 0));
+    }
+  }
+  return {};
+}
+
+}  // namespace headrace::runtime::checking

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// Part of the plan checker: runs the operations of a step or an evaluation on symbolic contents and verifies that each
+// one finds what it should, that everything happens exactly once, and what is in memory and on disk at the end.
+#pragma once
+
+#include <array>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "runtime/plan/check_contents.h"
+#include "runtime/plan/check_order.h"
+
+namespace headrace::runtime::checking {
+
+class StepCheck {
+ public:
+  StepCheck(const Plan& plan, const std::vector<Operation>& operations, const Order& order, bool is_eval);
+  [[nodiscard]] Result<void> run();
+
+ private:
+  struct UnitState {
+    bool trained = false, weights_needed_by_update = false;
+    Bytes weights_bytes = 0, gradient_bytes = 0;            // extents of all tiles
+    Bytes weights_disk_bytes = 0, gradient_disk_bytes = 0;  // with trailers
+    std::vector<UnitId> contributors;                       // units whose backward adds to its gradient
+    std::set<std::pair<UnitId, std::int32_t>> contributed;  // (unit, micro-batch) over the step
+    std::int64_t group_contributions = 0;                   // of the group under way
+    std::int32_t groups_out = 0;
+    std::int32_t groups_spilled = 0;
+    OperationId spill_write = -1;
+    std::vector<OperationId> spill_reads;                          // since that write
+    std::vector<bool> forward_done, backward_done;                 // per micro-batch
+    std::vector<std::int32_t> state_reads, updates, state_writes;  // per tile
+  };
+
+  [[nodiscard]] Result<void> check(OperationId id);
+  [[nodiscard]] Result<void> check_compute(const Operation& op);
+  [[nodiscard]] Result<void> check_forward(const Operation& op);
+  [[nodiscard]] Result<void> check_backward(const Operation& op);
+  [[nodiscard]] Result<void> check_accumulation(const Operation& op);
+  [[nodiscard]] Result<void> contribute(const Operation& op, UnitId owner, const BufferUse* use, bool first);
+  [[nodiscard]] Result<void> check_saved(const Operation& op);
+  [[nodiscard]] Result<void> check_gradient_out(const Operation& op);
+  [[nodiscard]] Result<void> check_read_weights(const Operation& op);
+  [[nodiscard]] Result<void> check_spill(OperationId id);
+  [[nodiscard]] Result<void> check_read_state(OperationId id);
+  [[nodiscard]] Result<void> check_copy(const Operation& op);
+  [[nodiscard]] Result<void> check_update(OperationId id);
+  [[nodiscard]] Result<void> check_write_state(const Operation& op);
+  [[nodiscard]] Result<void> check_norm(OperationId id);
+  [[nodiscard]] Result<void> check_commit(OperationId id);
+  [[nodiscard]] Result<void> check_end();
+  [[nodiscard]] Result<void> check_held_at_end();
+  [[nodiscard]] Result<void> load_held();
+
+  // The single use of a role with these bytes; of one that must read, must overwrite or must update.
+  enum class Access : std::uint8_t { kRead, kOverwrite, kUpdate };
+  [[nodiscard]] Result<const BufferUse*> need(const Operation& op, Role role, Bytes bytes, Access access) const;
+  [[nodiscard]] Result<void> none(const Operation& op, Role role) const;
+  [[nodiscard]] Result<void> expect(const BufferUse& use, const Content& content, Bytes from = 0);
+  void write(const BufferUse& use, const Content& content, Bytes from = 0);
+  [[nodiscard]] Memory& memory_of(const BufferUse& use);
+  [[nodiscard]] Bytes begin_of(const BufferUse& use) const;
+  [[nodiscard]] const UnitInfo& info(UnitId unit) const;
+  [[nodiscard]] UnitState& state(UnitId unit);
+  [[nodiscard]] Bytes extent(StateStream stream, UnitId unit, std::int64_t tile) const;
+  [[nodiscard]] Bytes on_disk(Bytes extent) const noexcept { return extent + plan_.input.trailer_bytes; }
+  [[nodiscard]] std::int32_t num_groups() const noexcept;
+
+  const Plan& plan_;
+  const std::vector<Operation>& operations_;
+  const Order& order_;
+  bool is_eval_;
+  std::int32_t micro_batches_;
+  std::array<Memory, 2> slabs_;  // device, host
+  std::vector<UnitState> units_;
+  OperationId norm_ = -1, commit_ = -1;
+  std::vector<OperationId> last_outs_;
+  Bytes read_bytes_ = 0, written_bytes_ = 0;
+};
+
+}  // namespace headrace::runtime::checking

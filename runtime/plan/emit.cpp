@@ -1,0 +1,373 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/plan/emit.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace headrace::runtime::planning {
+
+namespace {
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+// The stages that compute: forward and backward with the moves that serve them.
+class Emitter {
+ public:
+  explicit Emitter(const EmitInput& input)
+      : in_(input),
+        facts_(*input.facts),
+        timeline_(*input.timeline),
+        choices_(*input.choices),
+        host_(*input.host),
+        device_(*input.device) {
+    const auto stages = at(timeline_.num_compute);
+    reads_.resize(stages);
+    copies_.resize(stages);
+    leaving_.resize(stages);
+    for (std::size_t i = 0; i < host_.runs.size(); ++i) reads_[at(host_.runs[i].start)].push_back(i);
+    for (std::size_t i = 0; i < device_.runs.size(); ++i) copies_[at(device_.runs[i].start)].push_back(i);
+    for (auto& list : reads_) sort_by_use(list, host_.runs);
+    for (auto& list : copies_) sort_by_use(list, device_.runs);
+    for (UnitId u = 0; u < facts_.num_units(); ++u)
+      for (const Accumulation& accumulation : timeline_.accumulations[at(u)])
+        leaving_[at(accumulation.last_stage)].push_back(u);
+    collect_tiles();
+    host_cursor_ = cursors(host_.runs, facts_.units.size());
+    device_cursor_ = cursors(device_.runs, facts_.units.size());
+    last_spill_.assign(facts_.units.size(), -1);
+  }
+
+  std::vector<Operation> emit() {
+    for (std::int32_t s = 0; s < timeline_.num_compute; ++s) {
+      start_stage(s);
+      compute_stage(s);
+      if (timeline_.is_eval) continue;
+      for (const UnitId unit : leaving_[at(s)]) gradient_out(unit, s);
+    }
+    if (!timeline_.is_eval) update_all();
+    return std::move(operations_);
+  }
+
+ private:
+  struct Tile {
+    UnitId unit = -1;
+    std::int64_t tile = 0;
+    TileNeeds needs;
+    BufferId ring = kNoBuffer;
+  };
+
+  static void sort_by_use(std::vector<std::size_t>& list, const std::vector<Run>& runs) {
+    std::stable_sort(list.begin(), list.end(),
+                     [&](std::size_t a, std::size_t b) { return runs[a].first < runs[b].first; });
+  }
+
+  [[nodiscard]] BufferId host_id(BufferId id) const { return id == kNoBuffer ? kNoBuffer : in_.host_ids[at(id)]; }
+  [[nodiscard]] BufferId device_id(BufferId id) const { return id == kNoBuffer ? kNoBuffer : in_.device_ids[at(id)]; }
+
+  Operation& add(OperationKind kind, Lane lane, UnitId unit) {
+    Operation operation;
+    operation.kind = kind;
+    operation.lane = lane;
+    operation.unit = unit;
+    operations_.push_back(std::move(operation));
+    return operations_.back();
+  }
+  [[nodiscard]] OperationId last_id() const { return static_cast<OperationId>(operations_.size()) - 1; }
+
+  enum class Access : std::uint8_t { kRead, kOverwrite, kUpdate };
+  static void use(Operation& operation, Role role, BufferId buffer, Bytes offset, Bytes bytes, Access access) {
+    if (buffer == kNoBuffer) return;
+    operation.uses.push_back({role, buffer, offset, bytes, access != Access::kRead, access != Access::kOverwrite});
+  }
+
+  // Walks a unit's runs visit by visit.
+  struct Cursor {
+    std::size_t run = 0;
+    std::int32_t visit = 0;
+  };
+  static std::vector<Cursor> cursors(const std::vector<Run>& runs, std::size_t units) {
+    std::vector<Cursor> result(units);
+    for (std::size_t i = runs.size(); i-- > 0;) result[at(runs[i].unit)].run = i;
+    return result;
+  }
+  static std::size_t next_run(Cursor& cursor, const std::vector<Run>& runs, UnitId unit) {
+    while (runs[cursor.run].last_visit < cursor.visit) ++cursor.run;
+    HEADRACE_CHECK(runs[cursor.run].unit == unit, "a visit has no weights");
+    ++cursor.visit;
+    return cursor.run;
+  }
+
+  // The host buffer with the weights of the unit for its next visit.
+  BufferId host_weights(UnitId unit) {
+    if (host_.held_weights[at(unit)] != kNoBuffer) return host_id(host_.held_weights[at(unit)]);
+    return host_id(host_.run_buffers[next_run(host_cursor_[at(unit)], host_.runs, unit)]);
+  }
+
+  BufferId compute_weights(UnitId unit) {
+    if (facts_.unit(unit).weights_bytes == 0) return kNoBuffer;
+    if (!facts_.input->force_copies) return host_weights(unit);
+    return device_id(device_.run_buffers[next_run(device_cursor_[at(unit)], device_.runs, unit)]);
+  }
+
+  void start_stage(std::int32_t s) {
+    if (!timeline_.is_eval) {
+      for (const UnitId unit : leaving_[at(s)])
+        if (choices_.spilled[at(unit)] && timeline_.stage(s).group > 0) read_gradient(unit, timeline_.stage(s).group);
+    }
+    for (const std::size_t i : reads_[at(s)]) {
+      const UnitId unit = host_.runs[i].unit;
+      Operation& read = add(OperationKind::kReadWeights, Lane::kNvmeRead, unit);
+      read.group = timeline_.stage(s).group;
+      read.bytes = facts_.unit(unit).weights_disk_bytes;
+      use(read, Role::kWeights, host_id(host_.run_buffers[i]), 0, facts_.unit(unit).weights_bytes, Access::kOverwrite);
+    }
+    for (const std::size_t i : copies_[at(s)]) {
+      const UnitId unit = device_.runs[i].unit;
+      const BufferId source = host_weights(unit);
+      Operation& copy = add(OperationKind::kCopyToDevice, Lane::kHostToDevice, unit);
+      copy.group = timeline_.stage(s).group;
+      use(copy, Role::kSource, source, 0, facts_.unit(unit).weights_bytes, Access::kRead);
+      use(copy, Role::kDestination, device_id(device_.run_buffers[i]), 0, facts_.unit(unit).weights_bytes,
+          Access::kOverwrite);
+    }
+    if (!timeline_.is_eval && host_.ring_before_norm && s + 1 == timeline_.num_compute) issue_first_tiles(true);
+  }
+
+  void compute_stage(std::int32_t s) {
+    const Stage& stage = timeline_.stage(s);
+    const BufferId weights = compute_weights(stage.unit);
+    std::vector<BufferId> used;
+    for (const UnitId unit : facts_.info(stage.unit).uses) used.push_back(compute_weights(unit));
+    for (const std::int32_t m : stage.micro_batches) {
+      const bool backward = stage.kind == Stage::Kind::kBackward;
+      Operation& op = add(backward ? OperationKind::kBackward : OperationKind::kForward, Lane::kCompute, stage.unit);
+      op.pass = backward ? Pass::kBackward : Pass::kForward;
+      op.micro_batch = m;
+      op.group = stage.group;
+      use(op, Role::kWeights, weights, 0, facts_.unit(stage.unit).weights_bytes, Access::kRead);
+      for (std::size_t i = 0; i < used.size(); ++i)
+        add_used(op, Role::kUsedWeights, used[i], facts_.unit(facts_.info(stage.unit).uses[i]).weights_bytes,
+                 Access::kRead);
+      if (stage.unit > 0)
+        use(op, Role::kInput, device_id(device_.boundaries[at(stage.unit) - 1][at(m)]), 0,
+            facts_.info(stage.unit - 1).output_bytes, Access::kRead);
+      if (backward) {
+        backward_uses(op, s, m == stage.micro_batches.front());
+      } else {
+        forward_uses(op, s);
+      }
+    }
+  }
+
+  // Keeps its place in the list even where there is nothing, since used units are told apart by position.
+  static void add_used(Operation& op, Role role, BufferId buffer, Bytes bytes, Access access) {
+    op.uses.push_back({role, buffer, 0, buffer == kNoBuffer ? 0 : bytes, buffer != kNoBuffer && access != Access::kRead,
+                       buffer != kNoBuffer && access != Access::kOverwrite});
+  }
+
+  void forward_uses(Operation& op, std::int32_t s) {
+    const UnitInfo& info = facts_.info(op.unit);
+    use(op, Role::kOutput, device_id(device_.boundaries[at(op.unit)][at(op.micro_batch)]), 0, info.output_bytes,
+        Access::kOverwrite);
+    use(op, Role::kSaved, device_id(device_.saved[at(op.unit)][at(op.micro_batch)]), 0, info.saved_bytes,
+        Access::kOverwrite);
+    use(op, Role::kWorkspace, device_id(device_.workspace[at(s)]), 0, info.forward_workspace_bytes, Access::kOverwrite);
+  }
+
+  void backward_uses(Operation& op, std::int32_t s, bool first_of_stage) {
+    const UnitInfo& info = facts_.info(op.unit);
+    use(op, Role::kOutputGradient, device_id(device_.boundary_gradients[at(op.unit)][at(op.micro_batch)]), 0,
+        info.output_bytes, Access::kRead);
+    if (op.unit > 0)
+      use(op, Role::kInputGradient, device_id(device_.boundary_gradients[at(op.unit) - 1][at(op.micro_batch)]), 0,
+          facts_.info(op.unit - 1).output_bytes, Access::kOverwrite);
+    const BufferId kept = device_.saved[at(op.unit)][at(op.micro_batch)];
+    const BufferId scratch = device_.scratch_saved[at(s)];
+    op.recompute = scratch != kNoBuffer && !info.fused_loss;
+    use(op, Role::kSaved, device_id(kept), 0, info.saved_bytes, Access::kRead);
+    use(op, Role::kSaved, device_id(scratch), 0, info.saved_bytes, Access::kOverwrite);
+    use(op, Role::kWorkspace, device_id(device_.workspace[at(s)]), 0, info.backward_workspace_bytes,
+        Access::kOverwrite);
+    const auto first = [&](UnitId unit) {
+      return first_of_stage && timeline_.accumulations[at(unit)][at(op.group)].first_stage == s;
+    };
+    if (facts_.unit(op.unit).trained) {
+      op.first = first(op.unit);
+      use(op, Role::kAccumulator, device_id(device_.accumulators[at(op.unit)][at(op.group)]), 0, info.flat_elements * 4,
+          op.first ? Access::kOverwrite : Access::kUpdate);
+    }
+    for (const UnitId unit : info.uses) {
+      const bool trained = facts_.unit(unit).trained;
+      if (trained) op.first_used = first(unit);
+      add_used(op, Role::kUsedAccumulator,
+               trained ? device_id(device_.accumulators[at(unit)][at(op.group)]) : kNoBuffer,
+               facts_.info(unit).flat_elements * 4, trained && op.first_used ? Access::kOverwrite : Access::kUpdate);
+    }
+  }
+
+  void read_gradient(UnitId unit, std::int32_t group) {
+    Operation& read = add(OperationKind::kReadGradient, Lane::kNvmeRead, unit);
+    read.group = group;
+    read.bytes = facts_.unit(unit).gradient_disk_bytes;
+    use(read, Role::kGradient, host_id(host_.gradients[at(unit)][at(group)]), 0, facts_.unit(unit).gradient_bytes,
+        Access::kOverwrite);
+    read.dependencies.push_back(last_spill_[at(unit)]);
+  }
+
+  void gradient_out(UnitId unit, std::int32_t s) {
+    const std::int32_t group = timeline_.stage(s).group;
+    const BufferId gradient = host_id(host_.gradients[at(unit)][at(group)]);
+    Operation& out = add(OperationKind::kGradientOut, Lane::kDeviceToHost, unit);
+    out.group = group;
+    out.first = group == 0;
+    out.last = group + 1 == timeline_.num_groups;
+    use(out, Role::kAccumulator, device_id(device_.accumulators[at(unit)][at(group)]), 0,
+        facts_.info(unit).flat_elements * 4, Access::kRead);
+    use(out, Role::kGradient, gradient, 0, facts_.unit(unit).gradient_bytes,
+        out.first ? Access::kOverwrite : Access::kUpdate);
+    if (out.last) last_out_.push_back(last_id());
+    if (!choices_.spilled[at(unit)]) return;
+    Operation& write = add(OperationKind::kWriteGradient, Lane::kNvmeWrite, unit);
+    write.group = group;
+    write.bytes = facts_.unit(unit).gradient_disk_bytes;
+    use(write, Role::kGradient, gradient, 0, facts_.unit(unit).gradient_bytes, Access::kRead);
+    last_spill_[at(unit)] = last_id();
+  }
+
+  void collect_tiles() {
+    if (timeline_.is_eval) return;
+    resident_ = host_.held_weights;
+    for (std::size_t i = 0; i < host_.runs.size(); ++i)
+      if (host_.runs[i].into_update) resident_[at(host_.runs[i].unit)] = host_.run_buffers[i];
+    std::size_t in_ring = 0;
+    for (UnitId u = 0; u < facts_.num_units(); ++u) {
+      if (!facts_.unit(u).trained) continue;
+      for (std::int64_t t = 0; t < facts_.unit(u).tiles; ++t) {
+        Tile tile{u, t, tile_needs(facts_, choices_, u, t, resident_[at(u)] != kNoBuffer), kNoBuffer};
+        if (tile.needs.any_buffer()) {
+          tile.ring = host_.ring[in_ring++ % host_.ring.size()];
+          ring_tiles_.push_back(tiles_.size());
+        }
+        tiles_.push_back(tile);
+      }
+    }
+  }
+
+  struct TilePlace {
+    BufferId buffer = kNoBuffer;
+    Bytes offset = 0;
+  };
+  struct TilePlaces {
+    TilePlace weights, optimizer, gradient;
+  };
+  [[nodiscard]] TilePlaces places(const Tile& tile) const {
+    const TileFacts sizes = facts_.tile(tile.unit, tile.tile);
+    TilePlaces places;
+    Bytes next = 0;
+    const auto in_ring = [&](bool needed, TilePlace& place, Bytes bytes) {
+      if (!needed) return;
+      place = {host_id(tile.ring), next};
+      next += bytes;
+    };
+    const std::int64_t first = tile.tile * facts_.input->tile_elements;
+    places.weights = {host_id(resident_[at(tile.unit)]), first * dtype_bytes(facts_.input->weights_dtype)};
+    places.optimizer = {host_id(host_.held_optimizer[at(tile.unit)][at(tile.tile)]), 0};
+    places.gradient = {host_id(host_.gradients[at(tile.unit)].back()),
+                       first * dtype_bytes(facts_.input->gradient_dtype)};
+    in_ring(tile.needs.buffer_optimizer, places.optimizer, sizes.optimizer);
+    in_ring(tile.needs.buffer_weights, places.weights, sizes.weights);
+    in_ring(tile.needs.buffer_gradient, places.gradient, sizes.gradient);
+    return places;
+  }
+
+  // Starts the ring: as many tiles as it has buffers. Before the last stage has computed, only those whose gradient
+  // does not come from disk.
+  void issue_first_tiles(bool before_norm) {
+    while (issued_ < host_.ring.size() && issued_ < ring_tiles_.size()) {
+      if (before_norm && tiles_[ring_tiles_[issued_]].needs.buffer_gradient) return;
+      issue_tile();
+    }
+  }
+
+  void issue_tile() {
+    if (issued_ >= ring_tiles_.size()) return;
+    const Tile& tile = tiles_[ring_tiles_[issued_++]];
+    if (!tile.needs.any_read()) return;
+    const TileFacts sizes = facts_.tile(tile.unit, tile.tile);
+    const TilePlaces place = places(tile);
+    Operation& read = add(OperationKind::kReadState, Lane::kNvmeRead, tile.unit);
+    read.tile = tile.tile;
+    const auto part = [&](bool needed, Role role, const TilePlace& where, Bytes bytes) {
+      if (!needed) return;
+      use(read, role, where.buffer, where.offset, bytes, Access::kOverwrite);
+      read.bytes += facts_.disk(bytes);
+    };
+    part(tile.needs.buffer_optimizer, Role::kOptimizer, place.optimizer, sizes.optimizer);
+    part(tile.needs.read_weights, Role::kWeights, place.weights, sizes.weights);
+    part(tile.needs.buffer_gradient, Role::kGradient, place.gradient, sizes.gradient);
+    if (tile.needs.buffer_gradient) read.dependencies.push_back(last_spill_[at(tile.unit)]);
+  }
+
+  void update_all() {
+    issue_first_tiles(false);
+    add(OperationKind::kNorm, Lane::kCpuOptimizer, -1).dependencies = last_out_;
+    const OperationId norm = last_id();
+    for (const Tile& tile : tiles_) {
+      update_tile(tile, norm);
+      if (tile.ring != kNoBuffer) issue_tile();
+    }
+    const OperationId last_update = last_cpu_;
+    Operation& commit = add(OperationKind::kCommit, Lane::kNvmeWrite, -1);
+    for (OperationId id = 0; id < last_id(); ++id)
+      if (operations_[at(id)].lane == Lane::kNvmeWrite) commit.dependencies.push_back(id);
+    commit.dependencies.push_back(norm);
+    commit.dependencies.push_back(last_update);
+  }
+
+  void update_tile(const Tile& tile, OperationId norm) {
+    const TileFacts sizes = facts_.tile(tile.unit, tile.tile);
+    const TilePlaces place = places(tile);
+    Operation& update = add(OperationKind::kUpdate, Lane::kCpuOptimizer, tile.unit);
+    update.tile = tile.tile;
+    update.dependencies.push_back(norm);
+    use(update, Role::kOptimizer, place.optimizer.buffer, place.optimizer.offset, sizes.optimizer, Access::kUpdate);
+    use(update, Role::kWeights, place.weights.buffer, place.weights.offset, sizes.weights,
+        facts_.unit(tile.unit).update_reads_weights ? Access::kUpdate : Access::kOverwrite);
+    use(update, Role::kGradient, place.gradient.buffer, place.gradient.offset, sizes.gradient, Access::kRead);
+    last_cpu_ = last_id();
+    if (!facts_.any_nvme) return;
+    Operation& write = add(OperationKind::kWriteState, Lane::kNvmeWrite, tile.unit);
+    write.tile = tile.tile;
+    const auto part = [&](bool needed, Role role, const TilePlace& where, Bytes bytes) {
+      if (!needed) return;
+      use(write, role, where.buffer, where.offset, bytes, Access::kRead);
+      write.bytes += facts_.disk(bytes);
+    };
+    part(facts_.nvme_optimizer, Role::kOptimizer, place.optimizer, sizes.optimizer);
+    part(facts_.nvme_weights, Role::kWeights, place.weights, sizes.weights);
+  }
+
+  const EmitInput& in_;
+  const Facts& facts_;
+  const Timeline& timeline_;
+  const Choices& choices_;
+  const HostLayout& host_;
+  const DeviceLayout& device_;
+  std::vector<Operation> operations_;
+  std::vector<std::vector<std::size_t>> reads_, copies_;  // per stage: runs that start with it
+  std::vector<std::vector<UnitId>> leaving_;              // per stage: units whose accumulator is complete after it
+  std::vector<Cursor> host_cursor_, device_cursor_;       // per unit
+  std::vector<OperationId> last_spill_, last_out_;
+  std::vector<BufferId> resident_;  // per unit: the buffer that has its weights during the update
+  std::vector<Tile> tiles_;
+  std::vector<std::size_t> ring_tiles_;  // those that pass through the ring, in order
+  std::size_t issued_ = 0;
+  OperationId last_cpu_ = -1;
+};
+
+}  // namespace
+
+std::vector<Operation> emit_operations(const EmitInput& input) { return Emitter(input).emit(); }
+
+}  // namespace headrace::runtime::planning

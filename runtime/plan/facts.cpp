@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/plan/facts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace headrace::runtime::planning {
+
+namespace {
+
+Error contradiction(std::string message, std::string hint = {}) {
+  return make_error(ErrorCode::kConfig, std::move(message), std::move(hint));
+}
+
+bool any_trained_tensor(const UnitInfo& unit) {
+  return std::any_of(unit.tensors.begin(), unit.tensors.end(), [](const TensorInfo& t) { return !t.frozen; });
+}
+
+bool any_frozen_tensor(const UnitInfo& unit) {
+  return std::any_of(unit.tensors.begin(), unit.tensors.end(), [](const TensorInfo& t) { return t.frozen; });
+}
+
+Result<void> validate_units(const PlanInput& input) {
+  const auto count = static_cast<UnitId>(input.model.units.size());
+  if (count == 0) return contradiction("the model has no units");
+  bool trained = false;
+  for (UnitId u = 0; u < count; ++u) {
+    const UnitInfo& unit = input.model.units[static_cast<std::size_t>(u)];
+    if (unit.flat_elements < 0 || unit.output_bytes < 0 || unit.saved_bytes < 0 || unit.forward_workspace_bytes < 0 ||
+        unit.backward_workspace_bytes < 0)
+      return contradiction(fmt::format("unit {} \"{}\" has a negative size", u, unit.name));
+    if (unit.fused_loss && u + 1 != count)
+      return contradiction(
+          fmt::format("unit {} \"{}\" computes the loss but is not the last of {}", u, unit.name, count));
+    if (u + 1 == count && unit.output_bytes != 0)
+      return contradiction(fmt::format("the last unit \"{}\" hands {} bytes to a unit that does not exist", unit.name,
+                                       unit.output_bytes));
+    for (const UnitId used : unit.uses)
+      if (used < 0 || used >= count || used == u || std::count(unit.uses.begin(), unit.uses.end(), used) > 1)
+        return contradiction(
+            fmt::format("unit {} \"{}\" uses tensors of unit {}, which cannot own them", u, unit.name, used));
+    trained = trained || (unit.flat_elements > 0 && any_trained_tensor(unit));
+  }
+  if (!trained) return contradiction("every tensor of the model is frozen: there is nothing to train");
+  return {};
+}
+
+Result<void> validate_tiles(const PlanInput& input) {
+  if (input.tile_elements <= 0 || input.tile_elements % 4096 != 0)
+    return contradiction(
+        fmt::format("tile_elements is {}, it must be a positive multiple of 4096", input.tile_elements));
+  if (input.alignment <= 0 || input.trailer_bytes < 0)
+    return contradiction(
+        fmt::format("alignment {} and trailer {} bytes make no layout", input.alignment, input.trailer_bytes));
+  const Bytes smallest =
+      std::min(dtype_bytes(input.weights_dtype), dtype_bytes(input.gradient_dtype)) * input.tile_elements;
+  for (UnitId u = 0; u < static_cast<UnitId>(input.model.units.size()); ++u)
+    if (num_tiles(input, u) > 1 && smallest % input.alignment != 0)
+      return contradiction(fmt::format("tiles of {} elements are {} bytes, no multiple of the alignment of {} bytes",
+                                       input.tile_elements, smallest, input.alignment),
+                           fmt::format("use tile_bytes that are a multiple of {}", input.alignment * 2));
+  return {};
+}
+
+}  // namespace
+
+Result<void> validate(const PlanInput& input) {
+  if (input.world_size < 1 || input.rank < 0 || input.rank >= input.world_size)
+    return contradiction(fmt::format("rank {} of {} does not exist", input.rank, input.world_size));
+  if (input.world_size > 1)
+    return contradiction(fmt::format("a plan for {} ranks needs collectives, which are not planned", input.world_size),
+                         "use one rank");
+  if (input.state_format == cpu_adam::StateFormat::kSplit && input.weights_dtype != DType::kBf16)
+    return contradiction(
+        fmt::format("state format \"split\" needs bf16 weights, these are {}", dtype_name(input.weights_dtype)),
+        "use state_format \"fp32\" or enable bf16");
+  if (input.gradient_dtype == DType::kFp16) return contradiction("gradients are kept in bf16 or fp32, not in fp16");
+  if (input.micro_batches < 1)
+    return contradiction(fmt::format("a step of {} micro-batches does nothing", input.micro_batches));
+  if (input.group_size < 0 || input.group_size > input.micro_batches)
+    return contradiction(
+        fmt::format("group_size {} is not within 1 … {} micro-batches", input.group_size, input.micro_batches));
+  if (input.eval_micro_batches < 0 || input.program_bytes < 0 || input.host_budget < 0 || input.device_budget < 0)
+    return contradiction("budgets and counts are not negative");
+  HEADRACE_RETURN_IF_ERROR(validate_units(input));
+  return validate_tiles(input);
+}
+
+TileFacts Facts::tile(UnitId unit, std::int64_t tile) const {
+  TileFacts facts;
+  facts.length = tile_length(*input, unit, tile);
+  facts.optimizer =
+      round_up(optimizer_layout(input->state_format, input->weights_dtype, facts.length).bytes, input->alignment);
+  facts.weights = round_up(facts.length * dtype_bytes(input->weights_dtype), input->alignment);
+  facts.gradient = round_up(facts.length * dtype_bytes(input->gradient_dtype), input->alignment);
+  return facts;
+}
+
+Facts make_facts(const PlanInput& input) {
+  Facts facts;
+  facts.input = &input;
+  facts.nvme_weights = input.weights_home == Home::kNvme;
+  facts.nvme_optimizer = input.optimizer_home == Home::kNvme;
+  facts.any_nvme = facts.nvme_weights || facts.nvme_optimizer;
+  const bool has_master = input.state_format == cpu_adam::StateFormat::kFp32 && input.weights_dtype != DType::kFp32;
+  for (UnitId u = 0; u < static_cast<UnitId>(input.model.units.size()); ++u) {
+    const UnitInfo& info = input.model.units[static_cast<std::size_t>(u)];
+    UnitFacts unit;
+    unit.elements = partition_range(info.flat_elements, input.rank, input.world_size).padded_elements;
+    unit.tiles = num_tiles(input, u);
+    unit.trained = unit.tiles > 0 && any_trained_tensor(info);
+    unit.update_reads_weights = unit.trained && (!has_master || any_frozen_tensor(info));
+    for (std::int64_t t = 0; t < unit.tiles; ++t) {
+      const TileFacts tile = facts.tile(u, t);
+      unit.weights_bytes += tile.weights;
+      unit.weights_disk_bytes += facts.disk(tile.weights);
+      if (!unit.trained) continue;
+      unit.gradient_bytes += tile.gradient;
+      unit.gradient_disk_bytes += facts.disk(tile.gradient);
+    }
+    if (unit.trained) unit.accumulator_bytes = round_up(info.flat_elements * 4, input.alignment);
+    unit.boundary_bytes = round_up(info.output_bytes, input.alignment);
+    unit.saved_bytes = round_up(info.saved_bytes, input.alignment);
+    unit.forward_workspace_bytes = round_up(info.forward_workspace_bytes, input.alignment);
+    unit.backward_workspace_bytes = round_up(info.backward_workspace_bytes, input.alignment);
+    facts.units.push_back(unit);
+  }
+  return facts;
+}
+
+}  // namespace headrace::runtime::planning

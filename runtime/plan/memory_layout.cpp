@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/plan/memory_layout.h"
+
+#include <algorithm>
+
+namespace headrace::runtime::planning {
+
+namespace {
+
+std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+Buffer buffer_of(BufferKind kind, Tier tier, UnitId unit, Bytes bytes, bool held = false) {
+  Buffer buffer;
+  buffer.kind = kind;
+  buffer.tier = tier;
+  buffer.unit = unit;
+  buffer.bytes = bytes;
+  buffer.held = held;
+  return buffer;
+}
+
+// What leaves the device during a stage stays a stage longer when moves overlap with compute, so that the next stage
+// needs not wait for it.
+std::int64_t out_end(const Timeline& timeline, const Choices& choices, std::int32_t stage) {
+  if (choices.prefetch_units == 0 || stage + 1 >= timeline.num_compute) return timeline.stage(stage).out();
+  return timeline.stage(stage + 1).last_compute();
+}
+
+void add_held(HostLayout& layout, const Facts& facts, const Choices& choices) {
+  layout.held_weights.assign(facts.units.size(), kNoBuffer);
+  layout.held_optimizer.resize(facts.units.size());
+  for (UnitId u = 0; u < facts.num_units(); ++u)
+    if (choices.held_weights[at(u)] && facts.unit(u).weights_bytes > 0)
+      layout.held_weights[at(u)] =
+          layout.add(buffer_of(BufferKind::kWeights, Tier::kHost, u, facts.unit(u).weights_bytes, true), {});
+  for (UnitId u = 0; u < facts.num_units(); ++u) {
+    layout.held_optimizer[at(u)].assign(at(facts.unit(u).tiles), kNoBuffer);
+    if (!facts.unit(u).trained) continue;
+    for (std::int64_t t = 0; t < std::min(choices.held_tiles[at(u)], facts.unit(u).tiles); ++t)
+      layout.held_optimizer[at(u)][at(t)] =
+          layout.add(buffer_of(BufferKind::kOptimizer, Tier::kHost, u, facts.tile(u, t).optimizer, true), {});
+  }
+}
+
+void add_weights(HostLayout& layout, const Facts& facts, const Timeline& timeline) {
+  for (const Run& run : layout.runs) {
+    const Stage& last = timeline.stage(run.last);
+    Life life{timeline.stage(run.start).time, facts.input->force_copies ? last.time : last.last_compute()};
+    if (run.into_update) life.end = timeline.stage(timeline.update_stage(run.unit)).time;
+    layout.run_buffers.push_back(
+        layout.add(buffer_of(BufferKind::kWeights, Tier::kHost, run.unit, facts.unit(run.unit).weights_bytes), life));
+  }
+}
+
+void add_gradients(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
+  layout.gradients.resize(facts.units.size());
+  for (UnitId u = 0; u < facts.num_units(); ++u) {
+    const auto& accumulations = timeline.accumulations[at(u)];
+    if (accumulations.empty()) continue;
+    const Buffer buffer = buffer_of(BufferKind::kGradient, Tier::kHost, u, facts.unit(u).gradient_bytes);
+    if (!choices.spilled[at(u)]) {
+      const Life life{timeline.stage(accumulations.front().last_stage).out(),
+                      timeline.stage(timeline.update_stage(u)).time};
+      layout.gradients[at(u)].assign(accumulations.size(), layout.add(buffer, life));
+      continue;
+    }
+    for (std::size_t group = 0; group < accumulations.size(); ++group) {
+      const std::int32_t stage = accumulations[group].last_stage;
+      const std::int64_t begin = group == 0 ? timeline.stage(stage).out() : timeline.stage(stage).time;
+      layout.gradients[at(u)].push_back(layout.add(buffer, {begin, out_end(timeline, choices, stage)}));
+    }
+  }
+}
+
+void add_ring(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
+  std::vector<bool> resident = choices.held_weights;
+  for (const Run& run : layout.runs)
+    if (run.into_update) resident[at(run.unit)] = true;
+  std::int64_t tiles = 0;
+  Bytes slot = 0;
+  UnitId first = -1;
+  for (UnitId u = 0; u < facts.num_units(); ++u) {
+    if (!facts.unit(u).trained) continue;
+    for (std::int64_t t = 0; t < facts.unit(u).tiles; ++t) {
+      const TileNeeds needs = tile_needs(facts, choices, u, t, resident[at(u)]);
+      if (!needs.any_buffer()) continue;
+      const TileFacts tile = facts.tile(u, t);
+      slot = std::max(slot, (needs.buffer_optimizer ? tile.optimizer : 0) + (needs.buffer_weights ? tile.weights : 0) +
+                                (needs.buffer_gradient ? tile.gradient : 0));
+      if (first < 0) first = u;
+      ++tiles;
+    }
+  }
+  layout.ring_before_norm = choices.prefetch_units > 0 && first >= 0 && !choices.spilled[at(first)];
+  const std::int64_t begin =
+      layout.ring_before_norm ? timeline.stage(timeline.num_compute - 1).time : timeline.norm_time;
+  for (std::int64_t i = 0; i < std::min<std::int64_t>(tiles, choices.tile_buffers); ++i)
+    layout.ring.push_back(layout.add(buffer_of(BufferKind::kTile, Tier::kHost, -1, slot), {begin, timeline.end_time}));
+}
+
+void add_activations(DeviceLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
+  const auto micro_batches = at(timeline.num_micro_batches);
+  const std::vector<std::vector<BufferId>> none(facts.units.size(), std::vector<BufferId>(micro_batches, kNoBuffer));
+  layout.boundaries = layout.boundary_gradients = layout.saved = none;
+  for (UnitId u = 0; u < facts.num_units(); ++u) {
+    const UnitFacts& unit = facts.unit(u);
+    for (std::size_t m = 0; m < micro_batches; ++m) {
+      const std::int64_t forward = timeline.forward_time[at(u)][m], backward = timeline.backward_time[at(u)][m];
+      if (unit.boundary_bytes > 0) {  // then there is a next unit
+        const std::int64_t next_forward = timeline.forward_time[at(u) + 1][m],
+                           next_backward = timeline.backward_time[at(u) + 1][m];
+        layout.boundaries[at(u)][m] =
+            layout.add(buffer_of(BufferKind::kBoundary, Tier::kDevice, u, unit.boundary_bytes),
+                       {forward, std::max(next_forward, next_backward)});
+        if (!timeline.is_eval)
+          layout.boundary_gradients[at(u)][m] =
+              layout.add(buffer_of(BufferKind::kBoundaryGradient, Tier::kDevice, u, unit.boundary_bytes),
+                         {next_backward, backward});
+      }
+      if (!timeline.is_eval && unit.saved_bytes > 0 && choices.keep[at(u)] && forward >= 0)
+        layout.saved[at(u)][m] =
+            layout.add(buffer_of(BufferKind::kSaved, Tier::kDevice, u, unit.saved_bytes), {forward, backward});
+    }
+  }
+}
+
+void add_scratch(DeviceLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
+  for (std::int32_t s = 0; s < timeline.num_compute; ++s) {
+    const Stage& stage = timeline.stage(s);
+    const UnitFacts& unit = facts.unit(stage.unit);
+    const bool backward = stage.kind == Stage::Kind::kBackward;
+    const Life life{stage.first_compute(), stage.last_compute()};
+    const Bytes workspace = backward ? unit.backward_workspace_bytes : unit.forward_workspace_bytes;
+    layout.workspace.push_back(
+        workspace > 0 ? layout.add(buffer_of(BufferKind::kWorkspace, Tier::kDevice, stage.unit, workspace), life)
+                      : kNoBuffer);
+    const bool makes_saved =
+        backward && unit.saved_bytes > 0 && (facts.info(stage.unit).fused_loss || !choices.keep[at(stage.unit)]);
+    layout.scratch_saved.push_back(
+        makes_saved ? layout.add(buffer_of(BufferKind::kSaved, Tier::kDevice, stage.unit, unit.saved_bytes), life)
+                    : kNoBuffer);
+  }
+}
+
+void add_accumulators(DeviceLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
+  layout.accumulators.resize(facts.units.size());
+  for (UnitId u = 0; u < facts.num_units(); ++u)
+    for (const Accumulation& accumulation : timeline.accumulations[at(u)])
+      layout.accumulators[at(u)].push_back(
+          layout.add(buffer_of(BufferKind::kAccumulator, Tier::kDevice, u, facts.unit(u).accumulator_bytes),
+                     {timeline.stage(accumulation.first_stage).first_compute(),
+                      out_end(timeline, choices, accumulation.last_stage)}));
+}
+
+}  // namespace
+
+BufferId TierLayout::add(const Buffer& buffer, Life life) {
+  buffers.push_back(buffer);
+  lives.push_back(life);
+  return static_cast<BufferId>(buffers.size()) - 1;
+}
+
+HostLayout make_host_layout(const Facts& facts, const Timeline& timeline, const Choices& choices,
+                            const std::vector<Run>& device) {
+  HostLayout layout;
+  layout.runs = host_runs(facts, timeline, choices, device);
+  add_held(layout, facts, choices);
+  add_weights(layout, facts, timeline);
+  if (!timeline.is_eval) {
+    add_gradients(layout, facts, timeline, choices);
+    add_ring(layout, facts, timeline, choices);
+  }
+  layout.slab_bytes = place(layout.buffers, layout.lives);
+  return layout;
+}
+
+DeviceLayout make_device_layout(const Facts& facts, const Timeline& timeline, const Choices& choices) {
+  DeviceLayout layout;
+  layout.runs = device_runs(facts, timeline, choices);
+  for (const Run& run : layout.runs)
+    layout.run_buffers.push_back(
+        layout.add(buffer_of(BufferKind::kDeviceWeights, Tier::kDevice, run.unit, facts.unit(run.unit).weights_bytes),
+                   {timeline.stage(run.start).time, timeline.stage(run.last).last_compute()}));
+  add_activations(layout, facts, timeline, choices);
+  add_scratch(layout, facts, timeline, choices);
+  add_accumulators(layout, facts, timeline, choices);
+  layout.slab_bytes = place(layout.buffers, layout.lives);
+  return layout;
+}
+
+}  // namespace headrace::runtime::planning

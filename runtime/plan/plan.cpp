@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/plan/plan.h"
+
+#include <algorithm>
+
+#include "core/check.h"
+
+namespace headrace::runtime {
+
+const char* lane_name(Lane lane) noexcept {
+  switch (lane) {
+    case Lane::kNvmeRead: return "nvme_read";
+    case Lane::kNvmeWrite: return "nvme_write";
+    case Lane::kHostToDevice: return "h2d";
+    case Lane::kDeviceToHost: return "d2h";
+    case Lane::kCompute: return "compute";
+    case Lane::kCollective: return "collective";
+    case Lane::kCpuOptimizer: return "cpu_optimizer";
+  }
+  return "unknown";
+}
+
+const char* buffer_kind_name(BufferKind kind) noexcept {
+  switch (kind) {
+    case BufferKind::kWeights: return "weights";
+    case BufferKind::kDeviceWeights: return "device_weights";
+    case BufferKind::kOptimizer: return "optimizer";
+    case BufferKind::kTile: return "tile";
+    case BufferKind::kGradient: return "gradient";
+    case BufferKind::kAccumulator: return "accumulator";
+    case BufferKind::kBoundary: return "boundary";
+    case BufferKind::kBoundaryGradient: return "boundary_gradient";
+    case BufferKind::kSaved: return "saved";
+    case BufferKind::kWorkspace: return "workspace";
+  }
+  return "unknown";
+}
+
+const char* operation_kind_name(OperationKind kind) noexcept {
+  switch (kind) {
+    case OperationKind::kReadWeights: return "read_weights";
+    case OperationKind::kReadState: return "read_state";
+    case OperationKind::kReadGradient: return "read_gradient";
+    case OperationKind::kWriteState: return "write_state";
+    case OperationKind::kWriteGradient: return "write_gradient";
+    case OperationKind::kCopyToDevice: return "copy_to_device";
+    case OperationKind::kForward: return "forward";
+    case OperationKind::kBackward: return "backward";
+    case OperationKind::kGradientOut: return "gradient_out";
+    case OperationKind::kNorm: return "norm";
+    case OperationKind::kUpdate: return "update";
+    case OperationKind::kCommit: return "commit";
+  }
+  return "unknown";
+}
+
+namespace {
+std::int64_t shard_elements(const PlanInput& input, UnitId unit) {
+  const UnitInfo& info = input.model.units[static_cast<std::size_t>(unit)];
+  return partition_range(info.flat_elements, input.rank, input.world_size).padded_elements;
+}
+}  // namespace
+
+std::int64_t num_tiles(const PlanInput& input, UnitId unit) {
+  return ceil_div(shard_elements(input, unit), input.tile_elements);
+}
+
+std::int64_t tile_length(const PlanInput& input, UnitId unit, std::int64_t tile) {
+  return std::min(input.tile_elements, shard_elements(input, unit) - tile * input.tile_elements);
+}
+
+OptimizerLayout optimizer_layout(cpu_adam::StateFormat format, DType weights_dtype, std::int64_t length) {
+  const std::int64_t plane = round_up(length, kTensorAlignmentElements);
+  OptimizerLayout layout;
+  Bytes next = 0;
+  if (format == cpu_adam::StateFormat::kSplit) {
+    layout.remainder = next;
+    next += plane * 2;
+  } else if (weights_dtype != DType::kFp32) {
+    layout.master = next;
+    next += plane * 4;
+  }
+  layout.exp_avg = next;
+  layout.exp_avg_sq = next + plane * 4;
+  layout.bytes = next + plane * 8;
+  return layout;
+}
+
+}  // namespace headrace::runtime
