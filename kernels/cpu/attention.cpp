@@ -12,7 +12,8 @@
 namespace headrace::kernels {
 namespace {
 
-// Queries of a tile. Larger: more of the products falls above the diagonal; smaller: oneDNN is less efficient (measured).
+// Queries of a tile. Larger: more of the products falls above the diagonal; smaller: oneDNN is less efficient
+// (measured).
 constexpr std::int64_t kQueryBlock = 64;
 // Keys of a tile; multiples of kQueryBlock, so that every query of a tile sees at least its first key.
 constexpr std::int64_t kForwardKeyBlock = 256;
@@ -34,14 +35,16 @@ struct HeadRows {
 };
 
 template <class T>
-HeadRows<T> rows_of(T* matrix, std::int64_t stride, const AttentionShape& shape, std::int64_t sequence, std::int64_t head) {
+HeadRows<T> rows_of(T* matrix, std::int64_t stride, const AttentionShape& shape, std::int64_t sequence,
+                    std::int64_t head) {
   return {matrix + sequence * shape.time * stride + head * shape.head_dim, stride};
 }
 
 void check_shape(const AttentionShape& shape) {
   HEADRACE_CHECK(shape.kv_heads > 0 && shape.heads % shape.kv_heads == 0, "query heads share key/value heads evenly");
   HEADRACE_CHECK(shape.q_stride >= shape.heads * shape.head_dim && shape.out_stride >= shape.heads * shape.head_dim &&
-                     shape.k_stride >= shape.kv_heads * shape.head_dim && shape.v_stride >= shape.kv_heads * shape.head_dim,
+                     shape.k_stride >= shape.kv_heads * shape.head_dim &&
+                     shape.v_stride >= shape.kv_heads * shape.head_dim,
                  "rows of the attention matrices do not overlap");
 }
 
@@ -53,8 +56,8 @@ struct ForwardScratch {
 };
 static_assert(sizeof(ForwardScratch) <= static_cast<std::size_t>(Parallel::kScratchBytes));
 
-// Turns the scores of a tile into weights relative to the running maximum of their row, and brings what was summed so far
-// (sums and rows of out) to the new maximum.
+// Turns the scores of a tile into weights relative to the running maximum of their row, and brings what was summed so
+// far (sums and rows of out) to the new maximum.
 void rescale_tile(ForwardScratch& scratch, const HeadRows<float>& out, std::int64_t first_query, std::int64_t queries,
                   std::int64_t first_key, std::int64_t keys, std::int64_t head_dim) {
   const auto visible = [&](std::int64_t i) { return std::min(first_query + i - first_key + 1, keys); };
@@ -82,15 +85,16 @@ struct ForwardHead {
   float* log_sum_exp;  // [time] of this head
 };
 
-void forward_block(const AttentionShape& shape, const ForwardHead& head, std::int64_t first_query, ForwardScratch& scratch) {
+void forward_block(const AttentionShape& shape, const ForwardHead& head, std::int64_t first_query,
+                   ForwardScratch& scratch) {
   const SingleThreadedGemm single_threaded;
   const std::int64_t queries = std::min(kQueryBlock, shape.time - first_query);
   const std::int64_t all_keys = first_query + queries;
   std::fill_n(scratch.maxima, queries, -std::numeric_limits<float>::infinity());
   for (std::int64_t key = 0; key < all_keys; key += kForwardKeyBlock) {
     const std::int64_t keys = std::min(kForwardKeyBlock, all_keys - key);
-    gemm_tile({queries, keys, shape.head_dim}, shape.scale, head.q.from(first_query, false), head.k.from(key, true), 0.0F,
-              scratch.scores, kForwardStride);
+    gemm_tile({queries, keys, shape.head_dim}, shape.scale, head.q.from(first_query, false), head.k.from(key, true),
+              0.0F, scratch.scores, kForwardStride);
     rescale_tile(scratch, head.out, first_query, queries, key, keys, shape.head_dim);
     gemm_tile({queries, shape.head_dim, keys}, 1.0F, {scratch.scores, kForwardStride, false}, head.v.from(key, false),
               key == 0 ? 0.0F : 1.0F, head.out.row(first_query), head.out.stride);
@@ -160,7 +164,8 @@ void backward_block(const AttentionShape& shape, const BackwardHead& head, std::
     const TileOperand<float> d_scores_transposed{scratch.d_scores, kBackwardStride, true};
     const TileOperand<float> weights_transposed{scratch.weights, kBackwardStride, true};
     const TileShape per_key{keys, shape.head_dim, queries};
-    gemm_tile(per_key, 1.0F, weights_transposed, head.d_out.from(query, false), 1.0F, head.d_v.row(key), head.d_v.stride);
+    gemm_tile(per_key, 1.0F, weights_transposed, head.d_out.from(query, false), 1.0F, head.d_v.row(key),
+              head.d_v.stride);
     gemm_tile(per_key, 1.0F, d_scores_transposed, head.q.from(query, false), 1.0F, head.d_k.row(key), head.d_k.stride);
     gemm_tile({queries, shape.head_dim, keys}, 1.0F, d_scores, head.k.from(key, false), 1.0F, head.d_q.row(query),
               head.d_q.stride);
@@ -169,8 +174,8 @@ void backward_block(const AttentionShape& shape, const BackwardHead& head, std::
 
 }  // namespace
 
-void attention_forward(const Parallel& parallel, const AttentionShape& shape, const float* q, const float* k, const float* v,
-                       float* out, float* log_sum_exp) {
+void attention_forward(const Parallel& parallel, const AttentionShape& shape, const float* q, const float* k,
+                       const float* v, float* out, float* log_sum_exp) {
   check_shape(shape);
   const std::int64_t blocks = ceil_div(shape.time, kQueryBlock);
   const std::int64_t group = shape.heads / shape.kv_heads;
@@ -187,12 +192,13 @@ void attention_forward(const Parallel& parallel, const AttentionShape& shape, co
   });
 }
 
-void attention_backward(const Parallel& parallel, const AttentionShape& shape, const float* q, const float* k, const float* v,
-                        const float* out, const float* log_sum_exp, const float* d_out, float* d_q, float* d_k, float* d_v,
-                        float* delta) {
+void attention_backward(const Parallel& parallel, const AttentionShape& shape, const float* q, const float* k,
+                        const float* v, const float* out, const float* log_sum_exp, const float* d_out, float* d_q,
+                        float* d_k, float* d_v, float* delta) {
   check_shape(shape);
   const std::int64_t group = shape.heads / shape.kv_heads;
-  // A task owns the gradients of one key/value head and of all query heads that share it: no atomics, one order of sums.
+  // A task owns the gradients of one key/value head and of all query heads that share it: no atomics, one order of
+  // sums.
   parallel.for_each(shape.batch * shape.kv_heads, [&](std::int64_t task) {
     const SingleThreadedGemm single_threaded;
     auto& scratch = *reinterpret_cast<BackwardScratch*>(parallel.scratch().data());
@@ -201,18 +207,24 @@ void attention_backward(const Parallel& parallel, const AttentionShape& shape, c
     const auto head_of = [&](std::int64_t member) -> BackwardHead {
       const std::int64_t head = kv_head * group + member;
       const std::int64_t row_of_head = (sequence * shape.heads + head) * shape.time;
-      return {rows_of(q, shape.q_stride, shape, sequence, head),     rows_of(k, shape.k_stride, shape, sequence, kv_head),
-              rows_of(v, shape.v_stride, shape, sequence, kv_head),  rows_of(out, shape.out_stride, shape, sequence, head),
-              rows_of(d_out, shape.out_stride, shape, sequence, head), rows_of(d_q, shape.q_stride, shape, sequence, head),
-              rows_of(d_k, shape.k_stride, shape, sequence, kv_head), rows_of(d_v, shape.v_stride, shape, sequence, kv_head),
-              log_sum_exp + row_of_head,                             delta + row_of_head};
+      return {rows_of(q, shape.q_stride, shape, sequence, head),
+              rows_of(k, shape.k_stride, shape, sequence, kv_head),
+              rows_of(v, shape.v_stride, shape, sequence, kv_head),
+              rows_of(out, shape.out_stride, shape, sequence, head),
+              rows_of(d_out, shape.out_stride, shape, sequence, head),
+              rows_of(d_q, shape.q_stride, shape, sequence, head),
+              rows_of(d_k, shape.k_stride, shape, sequence, kv_head),
+              rows_of(d_v, shape.v_stride, shape, sequence, kv_head),
+              log_sum_exp + row_of_head,
+              delta + row_of_head};
     };
     zero_rows(rows_of(d_k, shape.k_stride, shape, sequence, kv_head), shape.time, shape.head_dim);
     zero_rows(rows_of(d_v, shape.v_stride, shape, sequence, kv_head), shape.time, shape.head_dim);
     for (std::int64_t member = 0; member < group; ++member) {
       const BackwardHead head = head_of(member);
       zero_rows(head.d_q, shape.time, shape.head_dim);
-      for (std::int64_t t = 0; t < shape.time; ++t) head.delta[t] = dot(head.out.row(t), head.d_out.row(t), shape.head_dim);
+      for (std::int64_t t = 0; t < shape.time; ++t)
+        head.delta[t] = dot(head.out.row(t), head.d_out.row(t), shape.head_dim);
       for (std::int64_t key = 0; key < shape.time; key += kBackwardKeyBlock) backward_block(shape, head, key, scratch);
     }
   });

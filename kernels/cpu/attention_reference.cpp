@@ -25,18 +25,21 @@ void for_queries(const AttentionShape& shape, Body body) {
   }
 }
 
-std::int64_t at(const AttentionShape& shape, std::int64_t sequence, std::int64_t time, std::int64_t stride, std::int64_t head) {
+std::int64_t at(const AttentionShape& shape, std::int64_t sequence, std::int64_t time, std::int64_t stride,
+                std::int64_t head) {
   return (sequence * shape.time + time) * stride + head * shape.head_dim;
 }
 
 // Fills weights[0..query] with the softmax of the scores; returns the log of the sum of their exponentials.
-double softmax_row(const AttentionShape& shape, const Position& p, const float* q, const float* k, std::vector<double>& weights) {
+double softmax_row(const AttentionShape& shape, const Position& p, const float* q, const float* k,
+                   std::vector<double>& weights) {
   const float* query = q + at(shape, p.sequence, p.query, shape.q_stride, p.head);
   double maximum = -std::numeric_limits<double>::infinity();
   for (std::int64_t t = 0; t <= p.query; ++t) {
     const float* key = k + at(shape, p.sequence, t, shape.k_stride, p.kv_head);
     double score = 0;
-    for (std::int64_t d = 0; d < shape.head_dim; ++d) score += static_cast<double>(query[d]) * static_cast<double>(key[d]);
+    for (std::int64_t d = 0; d < shape.head_dim; ++d)
+      score += static_cast<double>(query[d]) * static_cast<double>(key[d]);
     weights[static_cast<std::size_t>(t)] = score * static_cast<double>(shape.scale);
     maximum = std::max(maximum, weights[static_cast<std::size_t>(t)]);
   }
@@ -82,7 +85,8 @@ void add_query(const AttentionShape& shape, const Position& p, const float* q, c
   }
 }
 
-void round_to(const AttentionShape& shape, const std::vector<double>& exact, std::int64_t stride, std::int64_t columns, float* out) {
+void round_to(const AttentionShape& shape, const std::vector<double>& exact, std::int64_t stride, std::int64_t columns,
+              float* out) {
   for (std::int64_t row = 0; row < shape.batch * shape.time; ++row) {
     for (std::int64_t column = 0; column < columns; ++column) {
       out[row * stride + column] = static_cast<float>(exact[static_cast<std::size_t>(row * stride + column)]);
@@ -92,8 +96,8 @@ void round_to(const AttentionShape& shape, const std::vector<double>& exact, std
 
 }  // namespace
 
-void attention_forward_reference(const AttentionShape& shape, const float* q, const float* k, const float* v, float* out,
-                                 float* log_sum_exp) {
+void attention_forward_reference(const AttentionShape& shape, const float* q, const float* k, const float* v,
+                                 float* out, float* log_sum_exp) {
   std::vector<double> weights(static_cast<std::size_t>(shape.time));
   for_queries(shape, [&](const Position& p) {
     const double log_sum = softmax_row(shape, p, q, k, weights);
@@ -101,16 +105,19 @@ void attention_forward_reference(const AttentionShape& shape, const float* q, co
     for (std::int64_t d = 0; d < shape.head_dim; ++d) {
       double sum = 0;
       for (std::int64_t t = 0; t <= p.query; ++t) {
-        sum += weights[static_cast<std::size_t>(t)] * static_cast<double>(v[at(shape, p.sequence, t, shape.v_stride, p.kv_head) + d]);
+        sum += weights[static_cast<std::size_t>(t)] *
+               static_cast<double>(v[at(shape, p.sequence, t, shape.v_stride, p.kv_head) + d]);
       }
       out[at(shape, p.sequence, p.query, shape.out_stride, p.head) + d] = static_cast<float>(sum);
     }
   });
 }
 
-void attention_backward_reference(const AttentionShape& shape, const float* q, const float* k, const float* v, const float* d_out,
-                                  float* d_q, float* d_k, float* d_v) {
-  const auto elements = [&](std::int64_t stride) { return static_cast<std::size_t>(shape.batch * shape.time * stride); };
+void attention_backward_reference(const AttentionShape& shape, const float* q, const float* k, const float* v,
+                                  const float* d_out, float* d_q, float* d_k, float* d_v) {
+  const auto elements = [&](std::int64_t stride) {
+    return static_cast<std::size_t>(shape.batch * shape.time * stride);
+  };
   Gradients gradients{std::vector<double>(elements(shape.q_stride)), std::vector<double>(elements(shape.k_stride)),
                       std::vector<double>(elements(shape.v_stride))};
   for_queries(shape, [&](const Position& p) { add_query(shape, p, q, k, v, d_out, gradients); });

@@ -12,7 +12,8 @@
 namespace headrace::kernels {
 namespace {
 
-// Smaller: the gradient of the weights is read and written more often (once per block of tokens). Larger: more workspace.
+// Smaller: the gradient of the weights is read and written more often (once per block of tokens). Larger: more
+// workspace.
 constexpr std::int64_t kTokenBlock = 256;
 // Vocabularies beyond this take a second product with the weights instead of more workspace (8 MiB of logits).
 constexpr std::int64_t kVocabBlock = 8192;
@@ -22,7 +23,7 @@ static_assert(kVocabBlock * static_cast<Bytes>(sizeof(float)) <= Parallel::kScra
 
 // What is known of the tokens of a block while the vocabulary goes by.
 struct RowStates {
-  double sums[kTokenBlock];         // Σ e^(logit - maximum)
+  double sums[kTokenBlock];  // Σ e^(logit - maximum)
   float maxima[kTokenBlock];
   float label_logits[kTokenBlock];
 };
@@ -66,8 +67,12 @@ class Head {
                        vocab.first * arguments_.embed * dtype_bytes(arguments_.weights_dtype);
     return {data, arguments_.weights_dtype, arguments_.embed, transposed};
   }
-  [[nodiscard]] const float* hidden_of(const TokenBlock& tokens) const { return arguments_.hidden + tokens.first * arguments_.embed; }
-  [[nodiscard]] std::int32_t label_of(const TokenBlock& tokens, std::int64_t row) const { return arguments_.labels[tokens.first + row]; }
+  [[nodiscard]] const float* hidden_of(const TokenBlock& tokens) const {
+    return arguments_.hidden + tokens.first * arguments_.embed;
+  }
+  [[nodiscard]] std::int32_t label_of(const TokenBlock& tokens, std::int64_t row) const {
+    return arguments_.labels[tokens.first + row];
+  }
 
   template <class Body>
   void for_rows(const TokenBlock& tokens, Body body) const {
@@ -79,7 +84,8 @@ class Head {
 
   void make_logits(const TokenBlock& tokens, const VocabBlock& vocab) {
     const MatrixOperand hidden{hidden_of(tokens), DType::kFp32, arguments_.embed, false};
-    gemm(parallel_, {tokens.count, vocab.count, arguments_.embed, hidden, weights_of(vocab, true), logits_, vocab.count});
+    gemm(parallel_,
+         {tokens.count, vocab.count, arguments_.embed, hidden, weights_of(vocab, true), logits_, vocab.count});
   }
 
   // Leaves the logits of the last block of the vocabulary in place.
@@ -96,7 +102,8 @@ class Head {
   void gather_row(const VocabBlock& vocab, std::int64_t row, std::int32_t label) {
     const float* logits = logits_ + row * vocab.count;
     if (label == kIgnored) return;
-    if (label >= vocab.first && label < vocab.first + vocab.count) states_.label_logits[row] = logits[label - vocab.first];
+    if (label >= vocab.first && label < vocab.first + vocab.count)
+      states_.label_logits[row] = logits[label - vocab.first];
     const float before = states_.maxima[row];
     const float maximum = std::max(before, max_array(logits, vocab.count));
     auto* exponentials = reinterpret_cast<float*>(parallel_.scratch().data());
@@ -124,14 +131,23 @@ class Head {
       if (block != last) make_logits(tokens, vocab);
       for_rows(tokens, [&](std::int64_t row) { logits_to_gradient(vocab, row, label_of(tokens, row)); });
       if (arguments_.d_hidden != nullptr) {
-        gemm(parallel_, {tokens.count, arguments_.embed, vocab.count, {logits_, DType::kFp32, vocab.count, false},
-                         weights_of(vocab, false), arguments_.d_hidden + tokens.first * arguments_.embed, arguments_.embed,
+        gemm(parallel_, {tokens.count,
+                         arguments_.embed,
+                         vocab.count,
+                         {logits_, DType::kFp32, vocab.count, false},
+                         weights_of(vocab, false),
+                         arguments_.d_hidden + tokens.first * arguments_.embed,
+                         arguments_.embed,
                          block != last});
       }
       if (arguments_.d_weights != nullptr) {
-        gemm(parallel_, {vocab.count, arguments_.embed, tokens.count, {logits_, DType::kFp32, vocab.count, true},
+        gemm(parallel_, {vocab.count,
+                         arguments_.embed,
+                         tokens.count,
+                         {logits_, DType::kFp32, vocab.count, true},
                          {hidden_of(tokens), DType::kFp32, arguments_.embed, false},
-                         arguments_.d_weights + vocab.first * arguments_.embed, arguments_.embed,
+                         arguments_.d_weights + vocab.first * arguments_.embed,
+                         arguments_.embed,
                          arguments_.accumulate_d_weights || tokens.first > 0});
       }
     }
@@ -147,7 +163,8 @@ class Head {
     exp_minus_sum(logits, states_.maxima[row], logits, vocab.count);
     const auto factor = static_cast<float>(static_cast<double>(arguments_.gradient_scale) / states_.sums[row]);
     for (std::int64_t i = 0; i < vocab.count; ++i) logits[i] *= factor;
-    if (label >= vocab.first && label < vocab.first + vocab.count) logits[label - vocab.first] -= arguments_.gradient_scale;
+    if (label >= vocab.first && label < vocab.first + vocab.count)
+      logits[label - vocab.first] -= arguments_.gradient_scale;
   }
 
   const Parallel& parallel_;
@@ -159,13 +176,15 @@ class Head {
 }  // namespace
 
 Bytes head_cross_entropy_workspace_bytes(std::int64_t tokens, std::int64_t /*embed*/, std::int64_t vocab) noexcept {
-  return kRowStatesBytes + std::min(tokens, kTokenBlock) * std::min(vocab, kVocabBlock) * static_cast<Bytes>(sizeof(float));
+  return kRowStatesBytes +
+         std::min(tokens, kTokenBlock) * std::min(vocab, kVocabBlock) * static_cast<Bytes>(sizeof(float));
 }
 
 HeadCrossEntropyResult head_cross_entropy(const Parallel& parallel, const HeadCrossEntropy& arguments) {
   for (std::int64_t token = 0; token < arguments.tokens; ++token) {
     const std::int32_t label = arguments.labels[token];
-    HEADRACE_CHECK(label == kIgnored || (label >= 0 && label < arguments.vocab), "a label is -100 or inside the vocabulary");
+    HEADRACE_CHECK(label == kIgnored || (label >= 0 && label < arguments.vocab),
+                   "a label is -100 or inside the vocabulary");
   }
   return Head(parallel, arguments).run();
 }

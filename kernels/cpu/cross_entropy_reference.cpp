@@ -51,7 +51,8 @@ HeadCrossEntropyResult head_cross_entropy_reference(const HeadCrossEntropy& argu
       result.loss_sum += softmax.log_sum - label_logit;
       ++result.counted;
       for (std::size_t word = 0; word < vocab; ++word) {
-        const double d_logit = (softmax.weights[word] - (word == label ? 1.0 : 0.0)) * static_cast<double>(arguments.gradient_scale);
+        const double d_logit =
+            (softmax.weights[word] - (word == label ? 1.0 : 0.0)) * static_cast<double>(arguments.gradient_scale);
         for (std::size_t e = 0; e < embed; ++e) {
           d_hidden[e] += d_logit * static_cast<double>(weights[word * embed + e]);
           if (!d_weights.empty()) d_weights[word * embed + e] += d_logit * static_cast<double>(hidden[e]);

@@ -47,7 +47,8 @@ struct Cut {
 
 // Makes rows × columns of a stored matrix, from (row, column) on, available as T: in place, or converted into `panel`.
 template <class T, class Convert>
-TileOperand<T> panel_of(const MatrixOperand& operand, Range rows, Range columns, std::span<std::byte> panel, Convert convert) {
+TileOperand<T> panel_of(const MatrixOperand& operand, Range rows, Range columns, std::span<std::byte> panel,
+                        Convert convert) {
   // The stored matrix has the operand's rows as columns when transposed.
   const Range stored_rows = operand.transposed ? columns : rows;
   const Range stored_columns = operand.transposed ? rows : columns;
@@ -83,7 +84,8 @@ TaskScratch divide_scratch(const Parallel& parallel, const GemmArguments& argume
   return parts;
 }
 
-void multiply_fp32(const GemmArguments& arguments, const Block& block, Range depth, bool accumulate, const TaskScratch& scratch) {
+void multiply_fp32(const GemmArguments& arguments, const Block& block, Range depth, bool accumulate,
+                   const TaskScratch& scratch) {
   const auto widen_as = [](DType dtype) {
     return [dtype](const std::byte* source, float* out, std::int64_t count) { widen_array(dtype, source, out, count); };
   };
@@ -93,7 +95,8 @@ void multiply_fp32(const GemmArguments& arguments, const Block& block, Range dep
             arguments.c + block.rows.begin * arguments.c_stride + block.columns.begin, arguments.c_stride);
 }
 
-void multiply_bf16(const GemmArguments& arguments, const Block& block, Range depth, bool accumulate, const TaskScratch& scratch) {
+void multiply_bf16(const GemmArguments& arguments, const Block& block, Range depth, bool accumulate,
+                   const TaskScratch& scratch) {
   const auto round = [](const std::byte* source, Bf16* out, std::int64_t count) {
     round_to_bf16_array(reinterpret_cast<const float*>(source), out, count);
   };
@@ -121,7 +124,8 @@ void add_bias(const GemmArguments& arguments, const Block& block) noexcept {
   }
 }
 
-void run_block(const Parallel& parallel, const GemmArguments& arguments, GemmPath path, const Block& block, std::int64_t depth) {
+void run_block(const Parallel& parallel, const GemmArguments& arguments, GemmPath path, const Block& block,
+               std::int64_t depth) {
   const SingleThreadedGemm single_threaded;
   const TaskScratch scratch = divide_scratch(parallel, arguments, path);
   if (arguments.k == 0 && !arguments.accumulate) {
@@ -144,7 +148,8 @@ void run_block(const Parallel& parallel, const GemmArguments& arguments, GemmPat
 float element(const MatrixOperand& operand, std::int64_t row, std::int64_t column) {
   const std::int64_t index = operand.transposed ? column * operand.stride + row : row * operand.stride + column;
   float value = 0;
-  widen_array(operand.dtype, static_cast<const std::byte*>(operand.data) + index * dtype_bytes(operand.dtype), &value, 1);
+  widen_array(operand.dtype, static_cast<const std::byte*>(operand.data) + index * dtype_bytes(operand.dtype), &value,
+              1);
   return value;
 }
 
@@ -153,8 +158,8 @@ float element(const MatrixOperand& operand, std::int64_t row, std::int64_t colum
 GemmBlocks gemm_blocks(const GemmArguments& arguments, GemmPath path) noexcept {
   const bool converts_a = needs_conversion(arguments.a.dtype, path);
   const bool converts_b = needs_conversion(arguments.b.dtype, path);
-  // A converted panel (256 × 1024, or 512 × 512 when there are two: 1 MiB) stays in the L2 cache and serves one edge of the
-  // block, so that edge is long.
+  // A converted panel (256 × 1024, or 512 × 512 when there are two: 1 MiB) stays in the L2 cache and serves one edge of
+  // the block, so that edge is long.
   GemmBlocks blocks{512, 512, std::max<std::int64_t>(arguments.k, 1)};
   if (converts_a && converts_b) {
     blocks.depth = 512;
@@ -197,7 +202,9 @@ GemmPath gemm_path(const GemmArguments& arguments) noexcept {
   return gemm_uses_bf16() && has_bf16 && !has_fp16 ? GemmPath::kBf16 : GemmPath::kFp32;
 }
 
-void gemm(const Parallel& parallel, const GemmArguments& arguments) { gemm_on_path(parallel, arguments, gemm_path(arguments)); }
+void gemm(const Parallel& parallel, const GemmArguments& arguments) {
+  gemm_on_path(parallel, arguments, gemm_path(arguments));
+}
 
 void gemm_on_path(const Parallel& parallel, const GemmArguments& arguments, GemmPath path) {
   if (arguments.m <= 0 || arguments.n <= 0) return;
@@ -219,7 +226,8 @@ void gemm_reference(const GemmArguments& arguments) {
       for (std::int64_t k = 0; k < arguments.k; ++k) {
         sum += static_cast<double>(element(arguments.a, row, k)) * static_cast<double>(element(arguments.b, k, column));
       }
-      if (arguments.bias != nullptr) sum += static_cast<double>(element({arguments.bias, arguments.bias_dtype, 0, false}, 0, column));
+      if (arguments.bias != nullptr)
+        sum += static_cast<double>(element({arguments.bias, arguments.bias_dtype, 0, false}, 0, column));
       c = static_cast<float>(sum);
     }
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Matrix products with fp32 accumulation and fp32 results, cut into fixed blocks (constants of shape and dtype) of which each is
-// one single-threaded oneDNN call, so that the bits do not depend on the number of threads.
+// Matrix products with fp32 accumulation and fp32 results, cut into fixed blocks (constants of shape and dtype) of
+// which each is one single-threaded oneDNN call, so that the bits do not depend on the number of threads.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace headrace::kernels {
 
-// A row-major matrix of `dtype` with leading dimension `stride` (elements). fp16 and bf16 operands are widened panel by panel
-// and multiplied in fp32 where the CPU has no fast bf16 product; where it has, an fp32 operand that meets a bf16 one is rounded
-// to bf16 panel by panel (see gemm_uses_bf16()).
+// A row-major matrix of `dtype` with leading dimension `stride` (elements). fp16 and bf16 operands are widened panel by
+// panel and multiplied in fp32 where the CPU has no fast bf16 product; where it has, an fp32 operand that meets a bf16
+// one is rounded to bf16 panel by panel (see gemm_uses_bf16()).
 struct MatrixOperand {
   const void* data = nullptr;
   DType dtype = DType::kFp32;
@@ -33,7 +33,8 @@ struct GemmArguments {
 
 void gemm(const Parallel& parallel, const GemmArguments& arguments);
 void gemm_reference(const GemmArguments& arguments);  // scalar, fp64 accumulation
-[[nodiscard]] bool gemm_uses_bf16() noexcept;          // CPU has avx512_bf16 or AMX; HEADRACE_GEMM=fp32 turns it off
-[[nodiscard]] const char* gemm_target() noexcept;      // "fp32 avx2", "fp32 avx512", "bf16 avx512_bf16": part of a run's identity
+[[nodiscard]] bool gemm_uses_bf16() noexcept;         // CPU has avx512_bf16 or AMX; HEADRACE_GEMM=fp32 turns it off
+[[nodiscard]] const char*
+gemm_target() noexcept;  // "fp32 avx2", "fp32 avx512", "bf16 avx512_bf16": part of a run's identity
 
 }  // namespace headrace::kernels

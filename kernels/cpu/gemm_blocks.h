@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How gemm() cuts a product into tasks, and the choice between its two paths. Internal; tests use it to run the bf16 path on
-// CPUs where gemm() would not choose it.
+// How gemm() cuts a product into tasks, and the choice between its two paths. Internal; tests use it to run the bf16
+// path on CPUs where gemm() would not choose it.
 #pragma once
 
 #include <cstdint>

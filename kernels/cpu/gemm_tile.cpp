@@ -20,10 +20,10 @@ namespace headrace::kernels {
 SingleThreadedGemm::SingleThreadedGemm() noexcept : previous_(omp_get_max_threads()) { omp_set_num_threads(1); }
 SingleThreadedGemm::~SingleThreadedGemm() { omp_set_num_threads(previous_); }
 
-void gemm_tile(const TileShape& shape, float alpha, const TileOperand<float>& a, const TileOperand<float>& b, float beta,
-               float* c, std::int64_t c_stride) noexcept {
-  const auto status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', shape.m, shape.n, shape.k, alpha, a.data,
-                                 a.stride, b.data, b.stride, beta, c, c_stride);
+void gemm_tile(const TileShape& shape, float alpha, const TileOperand<float>& a, const TileOperand<float>& b,
+               float beta, float* c, std::int64_t c_stride) noexcept {
+  const auto status = dnnl_sgemm(a.transposed ? 'T' : 'N', b.transposed ? 'T' : 'N', shape.m, shape.n, shape.k, alpha,
+                                 a.data, a.stride, b.data, b.stride, beta, c, c_stride);
   HEADRACE_CHECK(status == dnnl_success, "dnnl_sgemm refused its arguments");
 }
 
@@ -31,8 +31,8 @@ namespace {
 
 using dnnl::memory;
 
-// oneDNN's shared cache of compiled primitives. Smaller: shapes are compiled again and again (milliseconds each). Larger: more
-// resident code (a compiled bf16 product is about 100 KiB).
+// oneDNN's shared cache of compiled primitives. Smaller: shapes are compiled again and again (milliseconds each).
+// Larger: more resident code (a compiled bf16 product is about 100 KiB).
 constexpr int kSharedPrimitives = 128;
 // Primitives each thread keeps at hand so that a tile does not look into the shared cache (about 10 µs).
 constexpr std::size_t kPrimitivesPerThread = 16;
@@ -57,7 +57,8 @@ struct CompiledTile {
   dnnl::matmul primitive;
 };
 
-memory::desc matrix(std::int64_t rows, std::int64_t columns, std::int64_t stride, bool transposed, memory::data_type type) {
+memory::desc matrix(std::int64_t rows, std::int64_t columns, std::int64_t stride, bool transposed,
+                    memory::data_type type) {
   return {{rows, columns}, type, transposed ? memory::dims{1, stride} : memory::dims{stride, 1}};
 }
 
@@ -95,9 +96,10 @@ const CompiledTile& compiled(const PrimitiveKey& key) {
 }  // namespace
 
 void gemm_tile_bf16(const Bf16Tile& tile, std::span<std::byte> workspace) {
-  const CompiledTile& program = compiled({tile.shape.m, tile.shape.n, tile.shape.k, tile.a.stride, tile.b.stride, tile.c_stride,
-                                          tile.a.transposed, tile.b.transposed, tile.accumulate});
-  HEADRACE_CHECK(program.workspace.get_size() <= workspace.size(), "the bf16 product needs more workspace than it is given");
+  const CompiledTile& program = compiled({tile.shape.m, tile.shape.n, tile.shape.k, tile.a.stride, tile.b.stride,
+                                          tile.c_stride, tile.a.transposed, tile.b.transposed, tile.accumulate});
+  HEADRACE_CHECK(program.workspace.get_size() <= workspace.size(),
+                 "the bf16 product needs more workspace than it is given");
   thread_local dnnl::stream stream(cpu_engine());
   const auto argument = [](const memory::desc& description, const void* data) {
     return memory(description, cpu_engine(), const_cast<void*>(data));  // oneDNN has no read-only memory
@@ -117,15 +119,11 @@ const char* gemm_target() noexcept {
   const auto isa = dnnl::get_effective_cpu_isa();
   if (gemm_uses_bf16()) return isa == dnnl::cpu_isa::avx512_core_amx ? "bf16 amx" : "bf16 avx512_bf16";
   switch (isa) {
-    case dnnl::cpu_isa::sse41:
-      return "fp32 sse41";
-    case dnnl::cpu_isa::avx:
-      return "fp32 avx";
+    case dnnl::cpu_isa::sse41: return "fp32 sse41";
+    case dnnl::cpu_isa::avx: return "fp32 avx";
     case dnnl::cpu_isa::avx2:
-    case dnnl::cpu_isa::avx2_vnni:
-      return "fp32 avx2";
-    default:
-      return "fp32 avx512";
+    case dnnl::cpu_isa::avx2_vnni: return "fp32 avx2";
+    default: return "fp32 avx512";
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One small matrix product on the calling thread: what gemm(), attention and tests are made of. Internal to kernels/cpu.
+// One small matrix product on the calling thread: what gemm(), attention and tests are made of. Internal to
+// kernels/cpu.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +11,8 @@
 
 namespace headrace::kernels {
 
-// While it lives, oneDNN (which runs on OpenMP) uses only the calling thread; the caller's setting comes back afterwards, so
-// that a host program's own OpenMP code keeps its threads.
+// While it lives, oneDNN (which runs on OpenMP) uses only the calling thread; the caller's setting comes back
+// afterwards, so that a host program's own OpenMP code keeps its threads.
 class SingleThreadedGemm {
  public:
   SingleThreadedGemm() noexcept;
@@ -35,8 +36,8 @@ struct TileShape {
 };
 
 // c [m,n] = alpha · a [m,k] · b [k,n] + beta · c, row-major. A SingleThreadedGemm must be alive on this thread.
-void gemm_tile(const TileShape& shape, float alpha, const TileOperand<float>& a, const TileOperand<float>& b, float beta,
-               float* c, std::int64_t c_stride) noexcept;
+void gemm_tile(const TileShape& shape, float alpha, const TileOperand<float>& a, const TileOperand<float>& b,
+               float beta, float* c, std::int64_t c_stride) noexcept;
 
 // c [m,n] = (accumulate ? c : 0) + a · b of bf16 with fp32 sums. Runs (slowly) also on CPUs without bf16 instructions.
 // `workspace` is oneDNN's; kGemmTileBf16WorkspaceBytes, 64-byte aligned.

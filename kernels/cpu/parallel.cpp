@@ -12,7 +12,6 @@
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
-#include <oneapi/tbb/task_scheduler_observer.h>
 
 #include "core/check.h"
 
@@ -28,21 +27,20 @@ struct CurrentTask {
 };
 thread_local CurrentTask current_task;
 
-class ThreadNames final : public tbb::task_scheduler_observer {
- public:
-  explicit ThreadNames(tbb::task_arena& arena) : tbb::task_scheduler_observer(arena) { observe(true); }
-  ~ThreadNames() override { observe(false); }
-  ThreadNames(const ThreadNames&) = delete;
-  ThreadNames& operator=(const ThreadNames&) = delete;
-  void on_scheduler_entry(bool is_worker) override {
-    if (is_worker) pthread_setname_np(pthread_self(), "headrace-cpu");
-  }
-};
+// A thread that started a loop of its own is a lane or the program's and keeps its name.
+thread_local bool is_callers_thread = false;
+thread_local bool is_named_worker = false;
+
+void name_worker() noexcept {
+  if (is_callers_thread || is_named_worker) return;
+  is_named_worker = true;
+  ::pthread_setname_np(::pthread_self(), "headrace-cpu");
+}
 
 }  // namespace
 
 struct Parallel::Impl {
-  explicit Impl(int threads) : arena(threads), names(arena), num_threads(threads) {
+  explicit Impl(int threads) : arena(threads), num_threads(threads) {
     mapped_bytes = threads * kScratchBytes + kHugePageBytes;  // room to align for huge pages; the rest is never touched
     mapped = ::mmap(nullptr, static_cast<std::size_t>(mapped_bytes), PROT_READ | PROT_WRITE,
                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -67,7 +65,6 @@ struct Parallel::Impl {
   }
 
   tbb::task_arena arena;
-  ThreadNames names;
   int num_threads;
   std::mutex one_thread;  // held while a loop runs, when there is one thread only
   void* mapped = nullptr;
@@ -92,19 +89,21 @@ void Parallel::for_each(std::int64_t tasks, const std::function<void(std::int64_
     return impl_->run_tasks(0, 0, tasks, body);
   }
   const auto run = [&](const tbb::blocked_range<std::int64_t>& range) {
+    name_worker();
     impl_->run_tasks(tbb::this_task_arena::current_thread_index(), range.begin(), range.end(), body);
   };
+  if (current_task.owner == nullptr) is_callers_thread = true;
   impl_->arena.execute([&] {
     // Isolated: a task that waits for a nested loop must not pick up a stranger's task, which would write its scratch.
-    tbb::this_task_arena::isolate([&] {
-      tbb::parallel_for(tbb::blocked_range<std::int64_t>(0, tasks, 1), run, tbb::simple_partitioner());
-    });
+    tbb::this_task_arena::isolate(
+        [&] { tbb::parallel_for(tbb::blocked_range<std::int64_t>(0, tasks, 1), run, tbb::simple_partitioner()); });
   });
 }
 
 std::span<std::byte> Parallel::scratch() const {
   HEADRACE_CHECK(current_task.owner == impl_.get(), "scratch() outside a task of this Parallel");
-  HEADRACE_CHECK(current_task.slot >= 0 && current_task.slot < impl_->num_threads, "a task runs in a slot of its arena");
+  HEADRACE_CHECK(current_task.slot >= 0 && current_task.slot < impl_->num_threads,
+                 "a task runs in a slot of its arena");
   return {impl_->scratch + current_task.slot * kScratchBytes, static_cast<std::size_t>(kScratchBytes)};
 }
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bodies of vector_math.h over a vector type V of kLanes floats; included once per SIMD target, inside its anonymous
-// namespace. V has: load, store, set, zero, fma(a,b,c)=a·b+c, add, sub, mul, div, max (second operand where NaN), min (same),
-// neg_abs, round, exp2_int (2^i of an integral float in [-126,127]), half_floor (floor(a/2)), select_less(x,y,a,b)=x<y?a:b.
+// The bodies of vector_math.h over a vector type V of kLanes floats; included once per SIMD target, inside its
+// anonymous namespace. V has: load, store, set, zero, fma(a,b,c)=a·b+c, add, sub, mul, div, max (second operand where
+// NaN), min (same), neg_abs, round, exp2_int (2^i of an integral float in [-126,127]), half_floor (floor(a/2)),
+// select_less(x,y,a,b)=x<y?a:b.
 
 // 2 ≤ 16 / kLanes registers make the 16 lanes that all targets add in.
 inline constexpr std::int64_t kSumLanes = 16;

@@ -49,8 +49,8 @@ void round_to_bf16(const float* source, Bf16* out, std::int64_t count) noexcept 
   for (std::int64_t i = 0; i < count; ++i) out[i] = to_bf16(source[i]);
 }
 
-constexpr VectorMathTable kBaseline{"baseline", exp_loop<V>, sigmoid_loop<V>, exp_minus_sum_loop<V>, max_loop<V>,
-                                    widen_bf16, widen_fp16,  round_to_bf16};
+constexpr VectorMathTable kBaseline{"baseline",  exp_loop<V>, sigmoid_loop<V>, exp_minus_sum_loop<V>,
+                                    max_loop<V>, widen_bf16,  widen_fp16,      round_to_bf16};
 
 // GCC and clang do not both know "f16c" in __builtin_cpu_supports.
 bool has_f16c() noexcept {
@@ -88,15 +88,9 @@ float max_array(const float* x, std::int64_t count) noexcept { return table().ma
 
 void widen_array(DType dtype, const void* source, float* out, std::int64_t count) noexcept {
   switch (dtype) {
-    case DType::kFp32:
-      std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(float));
-      return;
-    case DType::kBf16:
-      table().widen_bf16(static_cast<const Bf16*>(source), out, count);
-      return;
-    case DType::kFp16:
-      table().widen_fp16(static_cast<const Fp16*>(source), out, count);
-      return;
+    case DType::kFp32: std::memcpy(out, source, static_cast<std::size_t>(count) * sizeof(float)); return;
+    case DType::kBf16: table().widen_bf16(static_cast<const Bf16*>(source), out, count); return;
+    case DType::kFp16: table().widen_fp16(static_cast<const Fp16*>(source), out, count); return;
   }
 }
 void round_to_bf16_array(const float* source, Bf16* out, std::int64_t count) noexcept {

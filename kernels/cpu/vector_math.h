@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Functions of whole arrays that several kernels need: exp, sigmoid, maxima, and conversions between element types. The SIMD
-// target is chosen once at run time; every function here gives the same bits on every target (fixed lanes, explicit FMA).
+// Functions of whole arrays that several kernels need: exp, sigmoid, maxima, and conversions between element types. The
+// SIMD target is chosen once at run time; every function here gives the same bits on every target (fixed lanes,
+// explicit FMA).
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace headrace::kernels {
 
-// out[i] = e^x[i], error ≤ 1.5 ULP; results below 2^-126 are zero, beyond the range infinite, NaN stays NaN. out may be x.
+// out[i] = e^x[i], error ≤ 1.5 ULP; results below 2^-126 are zero, beyond the range infinite, NaN stays NaN. out may be
+// x.
 void exp_array(const float* x, float* out, std::int64_t count) noexcept;
 // out[i] = 1 / (1 + e^-x[i]), error ≤ 3 ULP while the result is normal. out may be x.
 void sigmoid_array(const float* x, float* out, std::int64_t count) noexcept;

@@ -24,7 +24,8 @@ struct V {
   static V round(V a) noexcept { return {_mm256_round_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)}; }
   static V half_floor(V a) noexcept { return {_mm256_floor_ps(_mm256_mul_ps(a.v, _mm256_set1_ps(0.5F)))}; }
   static V exp2_int(V a) noexcept {
-    return {_mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(a.v), _mm256_set1_epi32(127)), 23))};
+    return {
+        _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(a.v), _mm256_set1_epi32(127)), 23))};
   }
   static V select_less(V x, V y, V a, V b) noexcept {
     return {_mm256_blendv_ps(b.v, a.v, _mm256_cmp_ps(x.v, y.v, _CMP_LT_OQ))};
@@ -57,7 +58,8 @@ void round_to_bf16(const float* source, Bf16* out, std::int64_t count) noexcept 
     const __m256i bits = _mm256_castps_si256(value);
     const __m256i high = _mm256_srli_epi32(bits, 16);
     const __m256i odd = _mm256_and_si256(high, _mm256_set1_epi32(1));
-    const __m256i rounded = _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF))), 16);
+    const __m256i rounded =
+        _mm256_srli_epi32(_mm256_add_epi32(bits, _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF))), 16);
     const __m256i quiet = _mm256_or_si256(high, _mm256_set1_epi32(0x0040));
     const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(value, value, _CMP_UNORD_Q));
     const __m256i chosen = _mm256_blendv_epi8(rounded, quiet, nan);
@@ -67,8 +69,8 @@ void round_to_bf16(const float* source, Bf16* out, std::int64_t count) noexcept 
   for (; i < count; ++i) out[i] = to_bf16(source[i]);
 }
 
-constexpr VectorMathTable kTable{"avx2",     exp_loop<V>, sigmoid_loop<V>, exp_minus_sum_loop<V>, max_loop<V>,
-                                 widen_bf16, widen_fp16,  round_to_bf16};
+constexpr VectorMathTable kTable{"avx2",      exp_loop<V>, sigmoid_loop<V>, exp_minus_sum_loop<V>,
+                                 max_loop<V>, widen_bf16,  widen_fp16,      round_to_bf16};
 
 }  // namespace
 

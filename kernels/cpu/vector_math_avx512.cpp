@@ -28,7 +28,8 @@ struct V {
     return {_mm512_roundscale_ps(_mm512_mul_ps(a.v, _mm512_set1_ps(0.5F)), _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC)};
   }
   static V exp2_int(V a) noexcept {
-    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127)), 23))};
+    return {
+        _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(a.v), _mm512_set1_epi32(127)), 23))};
   }
   static V select_less(V x, V y, V a, V b) noexcept {
     return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_LT_OQ), b.v, a.v)};
@@ -70,8 +71,8 @@ void round_to_bf16(const float* source, Bf16* out, std::int64_t count) noexcept 
   for (; i < count; ++i) out[i] = to_bf16(source[i]);
 }
 
-constexpr VectorMathTable kTable{"avx512",   exp_loop<V>, sigmoid_loop<V>, exp_minus_sum_loop<V>, max_loop<V>,
-                                 widen_bf16, widen_fp16,  round_to_bf16};
+constexpr VectorMathTable kTable{"avx512",    exp_loop<V>, sigmoid_loop<V>, exp_minus_sum_loop<V>,
+                                 max_loop<V>, widen_bf16,  widen_fp16,      round_to_bf16};
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions of vector_math.h for one SIMD target, as filled in by vector_math_<target>.cpp. Internal; tests use it to
-// compare the targets that this CPU has.
+// The functions of vector_math.h for one SIMD target, as filled in by vector_math_<target>.cpp. Internal; tests use it
+// to compare the targets that this CPU has.
 #pragma once
 
 #include <cstdint>

@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <oneapi/tbb/global_control.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <oneapi/tbb/global_control.h>
 #include <random>
 #include <string>
 #include <vector>
@@ -24,16 +24,19 @@ struct Problem {
   AttentionShape shape;
   Values q, k, v, d_out;
 
-  Problem(std::int64_t batch, std::int64_t time, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, float spread = 1.0F) {
+  Problem(std::int64_t batch, std::int64_t time, std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+          float spread = 1.0F) {
     const std::int64_t q_stride = heads * head_dim + 7;
     const std::int64_t k_stride = kv_heads * head_dim + 7;
-    shape = {batch, time, heads, kv_heads, head_dim, 1.0F / std::sqrt(static_cast<float>(head_dim)), q_stride, k_stride, k_stride, q_stride};
+    shape = {batch,    time,     heads,    kv_heads, head_dim, 1.0F / std::sqrt(static_cast<float>(head_dim)),
+             q_stride, k_stride, k_stride, q_stride};
     std::mt19937 random(static_cast<std::uint32_t>(time * 1000 + heads * 10 + head_dim));
     std::normal_distribution<float> normal(0.0F, spread);
     const auto fill = [&](Values& values, std::int64_t stride) {
       values.assign(static_cast<std::size_t>(batch * time * stride), kGap);
       for (std::int64_t row = 0; row < batch * time; ++row) {
-        for (std::int64_t i = 0; i < stride - 7; ++i) values[static_cast<std::size_t>(row * stride + i)] = normal(random);
+        for (std::int64_t i = 0; i < stride - 7; ++i)
+          values[static_cast<std::size_t>(row * stride + i)] = normal(random);
       }
     };
     fill(q, q_stride);
@@ -41,7 +44,9 @@ struct Problem {
     fill(v, k_stride);
     fill(d_out, q_stride);
   }
-  [[nodiscard]] std::size_t rows_of_heads() const { return static_cast<std::size_t>(shape.batch * shape.heads * shape.time); }
+  [[nodiscard]] std::size_t rows_of_heads() const {
+    return static_cast<std::size_t>(shape.batch * shape.heads * shape.time);
+  }
 };
 
 struct Results {
@@ -56,22 +61,25 @@ Results blank(const Problem& problem) {
 Results run(const Parallel& parallel, const Problem& problem) {
   Results results = blank(problem);
   Values delta(problem.rows_of_heads());
-  attention_forward(parallel, problem.shape, problem.q.data(), problem.k.data(), problem.v.data(), results.out.data(), results.log_sum_exp.data());
+  attention_forward(parallel, problem.shape, problem.q.data(), problem.k.data(), problem.v.data(), results.out.data(),
+                    results.log_sum_exp.data());
   attention_backward(parallel, problem.shape, problem.q.data(), problem.k.data(), problem.v.data(), results.out.data(),
-                     results.log_sum_exp.data(), problem.d_out.data(), results.d_q.data(), results.d_k.data(), results.d_v.data(), delta.data());
+                     results.log_sum_exp.data(), problem.d_out.data(), results.d_q.data(), results.d_k.data(),
+                     results.d_v.data(), delta.data());
   return results;
 }
 
 Results run_reference(const Problem& problem) {
   Results results = blank(problem);
-  attention_forward_reference(problem.shape, problem.q.data(), problem.k.data(), problem.v.data(), results.out.data(), results.log_sum_exp.data());
-  attention_backward_reference(problem.shape, problem.q.data(), problem.k.data(), problem.v.data(), problem.d_out.data(),
-                               results.d_q.data(), results.d_k.data(), results.d_v.data());
+  attention_forward_reference(problem.shape, problem.q.data(), problem.k.data(), problem.v.data(), results.out.data(),
+                              results.log_sum_exp.data());
+  attention_backward_reference(problem.shape, problem.q.data(), problem.k.data(), problem.v.data(),
+                               problem.d_out.data(), results.d_q.data(), results.d_k.data(), results.d_v.data());
   return results;
 }
 
-// Largest error relative to the root mean square of the exact values (or to 0.1 of the inputs' size, where all of them are
-// zero, as the gradients of a single token are); prints where. Gaps must be equal.
+// Largest error relative to the root mean square of the exact values (or to 0.1 of the inputs' size, where all of them
+// are zero, as the gradients of a single token are); prints where. Gaps must be equal.
 double worst_error(const char* name, const Values& got, const Values& exact, const std::string& what) {
   double square = 0;
   double count = 0;
@@ -95,8 +103,9 @@ double worst_error(const char* name, const Values& got, const Values& exact, con
 
 void expect_like_reference(const Parallel& parallel, const Problem& problem, double bound) {
   const AttentionShape& s = problem.shape;
-  const std::string what = "batch " + std::to_string(s.batch) + " time " + std::to_string(s.time) + " heads " + std::to_string(s.heads) +
-                           "/" + std::to_string(s.kv_heads) + " head_dim " + std::to_string(s.head_dim);
+  const std::string what = "batch " + std::to_string(s.batch) + " time " + std::to_string(s.time) + " heads " +
+                           std::to_string(s.heads) + "/" + std::to_string(s.kv_heads) + " head_dim " +
+                           std::to_string(s.head_dim);
   std::printf("%s\n", what.c_str());
   const Results got = run(parallel, problem);
   const Results exact = run_reference(problem);
@@ -116,7 +125,8 @@ TEST(Attention, MatchesFp64ForAllLengthsAcrossBlockEdges) {
 
 TEST(Attention, MatchesFp64ForAllHeadSizesAndGroups) {
   const Parallel parallel(2);
-  for (const std::int64_t head_dim : {8, 24, 64, 80, 128, 256}) expect_like_reference(parallel, Problem(1, 70, 2, 1, head_dim), 1e-5);
+  for (const std::int64_t head_dim : {8, 24, 64, 80, 128, 256})
+    expect_like_reference(parallel, Problem(1, 70, 2, 1, head_dim), 1e-5);
   expect_like_reference(parallel, Problem(2, 135, 6, 3, 32), 1e-5);
   expect_like_reference(parallel, Problem(3, 66, 4, 1, 8), 1e-5);
 }
@@ -141,7 +151,8 @@ TEST(Attention, NonFiniteInputReachesTheOutput) {
 double loss_of(const Problem& problem) {
   Values out(problem.q.size());
   Values log_sum_exp(problem.rows_of_heads());
-  attention_forward_reference(problem.shape, problem.q.data(), problem.k.data(), problem.v.data(), out.data(), log_sum_exp.data());
+  attention_forward_reference(problem.shape, problem.q.data(), problem.k.data(), problem.v.data(), out.data(),
+                              log_sum_exp.data());
   double loss = 0;
   for (std::size_t i = 0; i < out.size(); ++i) {
     if (problem.d_out[i] != kGap) loss += static_cast<double>(out[i]) * static_cast<double>(problem.d_out[i]);

@@ -3,11 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <oneapi/tbb/global_control.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <oneapi/tbb/global_control.h>
 #include <random>
 #include <vector>
 
@@ -41,12 +41,14 @@ Data make(const Problem& problem) {
     const float value = normal(random) * 0.3F;
     const Bf16 bf16 = to_bf16(value);
     const Fp16 fp16 = to_fp16(value);
-    const void* from = problem.dtype == DType::kFp32 ? static_cast<const void*>(&value)
-                       : problem.dtype == DType::kBf16 ? static_cast<const void*>(&bf16) : &fp16;
+    const void* from = problem.dtype == DType::kFp32   ? static_cast<const void*>(&value)
+                       : problem.dtype == DType::kBf16 ? static_cast<const void*>(&bf16)
+                                                       : &fp16;
     std::memcpy(data.weights.data() + i * bytes, from, bytes);
   }
   for (std::int64_t token = 0; token < problem.tokens; ++token) {
-    data.labels.push_back(token % 5 == 3 ? -100 : static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(problem.vocab)));
+    data.labels.push_back(
+        token % 5 == 3 ? -100 : static_cast<std::int32_t>(random() % static_cast<std::uint64_t>(problem.vocab)));
   }
   data.labels.back() = static_cast<std::int32_t>(problem.vocab - 1);
   return data;
@@ -66,10 +68,22 @@ Results run(const Parallel* parallel, const Problem& problem, const Data& data, 
   const Bytes needed = head_cross_entropy_workspace_bytes(problem.tokens, problem.embed, problem.vocab);
   std::vector<std::byte> workspace(static_cast<std::size_t>(needed) + 128, kGuard);
   std::byte* aligned = workspace.data() + (64 - reinterpret_cast<std::uintptr_t>(workspace.data()) % 64) % 64;
-  HeadCrossEntropy arguments{problem.tokens, problem.embed, problem.vocab, data.hidden.data(), data.weights.data(), problem.dtype,
-                             data.labels.data(), 0.125F, results.d_hidden.data(), results.d_weights.data(), accumulate, aligned};
-  results.loss = parallel != nullptr ? head_cross_entropy(*parallel, arguments) : head_cross_entropy_reference(arguments);
-  for (std::byte* at = aligned + needed; at < workspace.data() + workspace.size(); ++at) EXPECT_EQ(*at, kGuard) << "wrote behind the workspace";
+  HeadCrossEntropy arguments{problem.tokens,
+                             problem.embed,
+                             problem.vocab,
+                             data.hidden.data(),
+                             data.weights.data(),
+                             problem.dtype,
+                             data.labels.data(),
+                             0.125F,
+                             results.d_hidden.data(),
+                             results.d_weights.data(),
+                             accumulate,
+                             aligned};
+  results.loss =
+      parallel != nullptr ? head_cross_entropy(*parallel, arguments) : head_cross_entropy_reference(arguments);
+  for (std::byte* at = aligned + needed; at < workspace.data() + workspace.size(); ++at)
+    EXPECT_EQ(*at, kGuard) << "wrote behind the workspace";
   if (parallel != nullptr) {
     EXPECT_NE(aligned[needed - 1], kGuard) << "the workspace is larger than what is used";
   }
@@ -94,8 +108,8 @@ void expect_like_reference(const Problem& problem, bool accumulate, double bound
   const bool rounds = gemm_uses_bf16() && problem.dtype == DType::kBf16;
   if (rounds) bound = 2e-2;
   static const Parallel parallel(2);
-  std::printf("tokens %lld embed %lld vocab %lld %s\n", static_cast<long long>(problem.tokens), static_cast<long long>(problem.embed),
-              static_cast<long long>(problem.vocab), dtype_name(problem.dtype));
+  std::printf("tokens %lld embed %lld vocab %lld %s\n", static_cast<long long>(problem.tokens),
+              static_cast<long long>(problem.embed), static_cast<long long>(problem.vocab), dtype_name(problem.dtype));
   const Data data = make(problem);
   const Results got = run(&parallel, problem, data, accumulate);
   const Results exact = run(nullptr, problem, data, accumulate);
@@ -122,7 +136,9 @@ TEST(HeadCrossEntropy, MatchesFp64WithSeveralBlocksOfTheVocabulary) {
 }
 
 // Logits of ±60 carry rounding errors of 60 · 2^-24 and more, which is the relative error of the weights.
-TEST(HeadCrossEntropy, LargeLogitsStayFinite) { expect_like_reference({20, 64, 9000, DType::kFp32, 5.0F}, false, 5e-5); }
+TEST(HeadCrossEntropy, LargeLogitsStayFinite) {
+  expect_like_reference({20, 64, 9000, DType::kFp32, 5.0F}, false, 5e-5);
+}
 
 TEST(HeadCrossEntropy, IgnoredTokensGiveNothing) {
   const Parallel parallel(2);
@@ -144,8 +160,9 @@ TEST(HeadCrossEntropy, ForwardAloneGivesTheSameLoss) {
     const Results both = run(&parallel, problem, data, false);
     std::vector<std::byte> workspace(static_cast<std::size_t>(head_cross_entropy_workspace_bytes(30, 8, vocab)) + 64);
     std::byte* aligned = workspace.data() + (64 - reinterpret_cast<std::uintptr_t>(workspace.data()) % 64) % 64;
-    const auto forward = head_cross_entropy(parallel, {30, 8, vocab, data.hidden.data(), data.weights.data(), DType::kFp32, data.labels.data(),
-                                                       1.0F, nullptr, nullptr, false, aligned});
+    const auto forward =
+        head_cross_entropy(parallel, {30, 8, vocab, data.hidden.data(), data.weights.data(), DType::kFp32,
+                                      data.labels.data(), 1.0F, nullptr, nullptr, false, aligned});
     EXPECT_EQ(forward.loss_sum, both.loss.loss_sum);
     EXPECT_EQ(forward.counted, both.loss.counted);
   }

@@ -4,11 +4,11 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <oneapi/tbb/global_control.h>
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
-#include <oneapi/tbb/global_control.h>
 #include <random>
 #include <vector>
 
@@ -23,7 +23,8 @@ struct Stored {
   MatrixOperand operand;
   std::vector<float> values;  // of the operand, row-major without gaps
 
-  Stored(std::mt19937& random, std::int64_t rows, std::int64_t columns, DType dtype, bool transposed, Bytes offset = 0) {
+  Stored(std::mt19937& random, std::int64_t rows, std::int64_t columns, DType dtype, bool transposed,
+         Bytes offset = 0) {
     const std::int64_t stored_rows = transposed ? columns : rows;
     const std::int64_t stored_columns = transposed ? rows : columns;
     const std::int64_t stride = stored_columns + 5;
@@ -110,9 +111,10 @@ void expect_close(const Case& test, GemmPath path, double bound, double& worst) 
   std::mt19937 random(static_cast<std::uint32_t>(test.m * 31 + test.n * 17 + test.k));
   const Outcome outcome = compare(parallel, test, path, random);
   worst = std::max(worst, outcome.worst);
-  EXPECT_LE(outcome.worst, bound) << test.m << "x" << test.n << "x" << test.k << " " << dtype_name(test.a) << (test.a_transposed ? "ᵀ" : "")
-                                  << " · " << dtype_name(test.b) << (test.b_transposed ? "ᵀ" : "") << " accumulate " << test.accumulate
-                                  << " bias " << test.has_bias << " at (" << outcome.row << ", " << outcome.column << ")";
+  EXPECT_LE(outcome.worst, bound) << test.m << "x" << test.n << "x" << test.k << " " << dtype_name(test.a)
+                                  << (test.a_transposed ? "ᵀ" : "") << " · " << dtype_name(test.b)
+                                  << (test.b_transposed ? "ᵀ" : "") << " accumulate " << test.accumulate << " bias "
+                                  << test.has_bias << " at (" << outcome.row << ", " << outcome.column << ")";
   EXPECT_TRUE(outcome.gap_kept) << "wrote between the rows of c";
 }
 
@@ -137,8 +139,12 @@ TEST(Gemm, OddSizesMatchFp64) {
     for (const std::int64_t n : {1, 3, 17, 65}) {
       for (const std::int64_t k : {0, 1, 3, 17, 65}) {
         for (int bits = 0; bits < 4; ++bits) {
-          expect_close({m, n, k, DType::kFp32, DType::kBf16, (bits & 1) != 0, (bits & 2) != 0, (bits & 1) != 0, bits == 2}, GemmPath::kFp32, 4e-7, worst);
-          expect_close({m, n, k, DType::kFp32, DType::kFp32, (bits & 1) != 0, (bits & 2) != 0, (bits & 1) != 0, bits == 2}, GemmPath::kFp32, 4e-7, worst);
+          expect_close(
+              {m, n, k, DType::kFp32, DType::kBf16, (bits & 1) != 0, (bits & 2) != 0, (bits & 1) != 0, bits == 2},
+              GemmPath::kFp32, 4e-7, worst);
+          expect_close(
+              {m, n, k, DType::kFp32, DType::kFp32, (bits & 1) != 0, (bits & 2) != 0, (bits & 1) != 0, bits == 2},
+              GemmPath::kFp32, 4e-7, worst);
         }
       }
     }
@@ -160,8 +166,8 @@ TEST(Gemm, SeveralBlocksOfEveryDimensionMatchFp64) {
   std::printf("worst error %.3g of the sum of absolute products\n", worst);
 }
 
-// The bf16 path rounds the fp32 operand (2^-9 each); with both operands bf16 only the order of sums differs. oneDNN runs this
-// path on every AVX-512 CPU, slowly where there are no bf16 instructions, so that it is tested there too.
+// The bf16 path rounds the fp32 operand (2^-9 each); with both operands bf16 only the order of sums differs. oneDNN
+// runs this path on every AVX-512 CPU, slowly where there are no bf16 instructions, so that it is tested there too.
 TEST(Gemm, Bf16PathMatchesFp64) {
   if (std::strstr(gemm_target(), "avx512") == nullptr && !gemm_uses_bf16()) {
     GTEST_SKIP() << "oneDNN multiplies bf16 only on AVX-512 CPUs; this one is " << gemm_target();
@@ -195,7 +201,8 @@ TEST(Gemm, ReferenceIsTheFp64Sum) {
   for (std::size_t row = 0; row < 3; ++row) {
     for (std::size_t column = 0; column < 2; ++column) {
       double exact = 1.0 + (column == 0 ? 0.5 : -2.0);
-      for (std::size_t k = 0; k < 40; ++k) exact += static_cast<double>(a.values[row * 40 + k]) * static_cast<double>(b.values[k * 2 + column]);
+      for (std::size_t k = 0; k < 40; ++k)
+        exact += static_cast<double>(a.values[row * 40 + k]) * static_cast<double>(b.values[k * 2 + column]);
       EXPECT_FLOAT_EQ(c[row * 2 + column], static_cast<float>(exact));
     }
   }

@@ -3,9 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <oneapi/tbb/global_control.h>
 #include <atomic>
 #include <cstring>
-#include <oneapi/tbb/global_control.h>
 #include <thread>
 #include <vector>
 

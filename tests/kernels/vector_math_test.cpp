@@ -25,7 +25,8 @@ double ulp_error(float value, double exact) {
 
 std::vector<float> evenly(float first, float last, int count) {
   std::vector<float> x(static_cast<std::size_t>(count));
-  for (int i = 0; i < count; ++i) x[static_cast<std::size_t>(i)] = first + (last - first) * static_cast<float>(i) / static_cast<float>(count - 1);
+  for (int i = 0; i < count; ++i)
+    x[static_cast<std::size_t>(i)] = first + (last - first) * static_cast<float>(i) / static_cast<float>(count - 1);
   return x;
 }
 
@@ -71,7 +72,8 @@ TEST(VectorMath, ExtremesAreWhatIeeeSays) {
     EXPECT_TRUE(std::isnan(y[8])) << table->target;
     table->sigmoid(x.data(), y.data(), 9);
     const std::vector<float> sigmoids{0.5F, 0.5F, 1.0F, 0.0F, 1.0F, 0.0F, 1.0F, 0.0F};
-    for (std::size_t i = 0; i < sigmoids.size(); ++i) EXPECT_EQ(y[i], sigmoids[i]) << table->target << " sigmoid " << x[i];
+    for (std::size_t i = 0; i < sigmoids.size(); ++i)
+      EXPECT_EQ(y[i], sigmoids[i]) << table->target << " sigmoid " << x[i];
     EXPECT_TRUE(std::isnan(y[8])) << table->target;
   }
 }
@@ -93,7 +95,8 @@ TEST(VectorMath, AllTargetsGiveTheSameBitsForEveryLength) {
       table->sigmoid(x.data(), other.data(), count);
       EXPECT_EQ(first, other) << table->target << " sigmoid, count " << count;
       const float sum = tables[0]->exp_minus_sum(x.data(), 40.0F, first.data(), count);
-      EXPECT_EQ(sum, table->exp_minus_sum(x.data(), 40.0F, other.data(), count)) << table->target << ", count " << count;
+      EXPECT_EQ(sum, table->exp_minus_sum(x.data(), 40.0F, other.data(), count))
+          << table->target << ", count " << count;
       EXPECT_EQ(first, other) << table->target << " exp_minus_sum, count " << count;
       EXPECT_EQ(tables[0]->max(x.data(), count), table->max(x.data(), count)) << table->target << ", count " << count;
     }
@@ -123,14 +126,16 @@ TEST(VectorMath, AllSixteenBitValuesWidenLikeTheScalarConversion) {
   for (const auto* table : vector_math_tables()) {
     std::vector<float> out(65536);
     table->widen_bf16(bf16.data(), out.data(), 65536 - 3);
-    for (std::size_t i = 0; i < 65536 - 3; ++i) ASSERT_EQ(std::bit_cast<std::uint32_t>(out[i]), i << 16) << table->target;
+    for (std::size_t i = 0; i < 65536 - 3; ++i)
+      ASSERT_EQ(std::bit_cast<std::uint32_t>(out[i]), i << 16) << table->target;
     table->widen_fp16(fp16.data(), out.data(), 65536 - 3);
     for (std::size_t i = 0; i < 65536 - 3; ++i) {
       const float expected = to_fp32(fp16[i]);
       if (std::isnan(expected)) {
         ASSERT_TRUE(std::isnan(out[i])) << table->target << " " << i;
       } else {
-        ASSERT_EQ(std::bit_cast<std::uint32_t>(out[i]), std::bit_cast<std::uint32_t>(expected)) << table->target << " " << i;
+        ASSERT_EQ(std::bit_cast<std::uint32_t>(out[i]), std::bit_cast<std::uint32_t>(expected))
+            << table->target << " " << i;
       }
     }
   }
@@ -140,7 +145,8 @@ TEST(VectorMath, RoundingToBf16HasTheBitsOfTheScalarConversion) {
   std::mt19937 random(3);
   std::vector<float> x;
   for (std::uint32_t high = 0; high < 65536; ++high) {
-    for (const std::uint32_t low : {0U, 1U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU, static_cast<std::uint32_t>(random() & 0xFFFFU)}) {
+    for (const std::uint32_t low :
+         {0U, 1U, 0x7FFFU, 0x8000U, 0x8001U, 0xFFFFU, static_cast<std::uint32_t>(random() & 0xFFFFU)}) {
       x.push_back(std::bit_cast<float>((high << 16) | low));
     }
   }
@@ -150,7 +156,8 @@ TEST(VectorMath, RoundingToBf16HasTheBitsOfTheScalarConversion) {
     table->round_to_bf16(x.data(), out.data(), count);
     for (std::int64_t i = 0; i < count; ++i) {
       const auto at = static_cast<std::size_t>(i);
-      ASSERT_EQ(out[at].bits, to_bf16(x[at]).bits) << table->target << " of " << std::hex << std::bit_cast<std::uint32_t>(x[at]);
+      ASSERT_EQ(out[at].bits, to_bf16(x[at]).bits)
+          << table->target << " of " << std::hex << std::bit_cast<std::uint32_t>(x[at]);
     }
   }
 }
