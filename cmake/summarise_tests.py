@@ -3,7 +3,7 @@
 """Counts what a ctest run did, per label: single GoogleTest cases where a program has them, else the ctest entry.
 
 usage: summarise_tests.py BUILD_FOLDER JUNIT_FILE GTEST_FOLDER
-JUNIT_FILE is from `ctest --output-junit`, GTEST_FOLDER from GTEST_OUTPUT=json:GTEST_FOLDER/ in the environment of the run.
+JUNIT_FILE is from `ctest --output-junit`, GTEST_FOLDER from GTEST_OUTPUT=xml:GTEST_FOLDER/ in the environment of the run.
 """
 import collections
 import glob
@@ -25,22 +25,19 @@ def entries(build):
 
 
 def gtest_cases(folder):
-    """Program -> list of (case, verdict, reason). The same program run again writes NAME_1.json."""
+    """Program -> list of (case, verdict, reason). The same program run again writes NAME_1.xml."""
     cases = collections.defaultdict(list)
-    for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
-        with open(path, encoding="utf-8") as file:
-            report = json.load(file)
-        program = os.path.basename(path)[: -len(".json")]
-        for suite in report["testsuites"]:
-            for case in suite["testsuite"]:
-                name = f'{suite["name"]}.{case["name"]}'
-                if case.get("failures"):
-                    cases[program].append((name, "failed", ""))
-                elif case.get("result") == "SKIPPED":
-                    reasons = case.get("skipped", [{}])
-                    cases[program].append((name, "skipped", reasons[0].get("message", "").strip().split("\n")[-1]))
-                elif case.get("status") == "RUN":
-                    cases[program].append((name, "passed", ""))
+    for path in sorted(glob.glob(os.path.join(folder, "*.xml"))):
+        program = os.path.basename(path)[: -len(".xml")]
+        for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
+            name = f'{case.get("classname")}.{case.get("name")}'
+            skip = case.find("skipped")
+            if case.find("failure") is not None:
+                cases[program].append((name, "failed", ""))
+            elif skip is not None:
+                cases[program].append((name, "skipped", skip.get("message", "").strip().split("\n")[-1]))
+            elif case.get("status") == "run":
+                cases[program].append((name, "passed", ""))
     return cases
 
 
