@@ -130,7 +130,7 @@ def fault_of(root, path, quoted, angled):
     if header.split("/")[0] in LAYERS and "/" in header:
         if not os.path.exists(os.path.join(root, header)):
             return f'"{header}" does not exist'
-        if angled:
+        if angled and layer not in EVERYTHING:
             return f'write "{header}" with quotes: it is ours'
         return None if layer in EVERYTHING else layer_fault(root, path, header)
     if layer in EVERYTHING:

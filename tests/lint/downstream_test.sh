@@ -16,6 +16,9 @@ if grep -rlF "$source" "$folder/prefix/lib" --include='*.cmake'; then
   exit 1
 fi
 cmake --build "$folder/build"
+# Every installed header stands on what is installed.
+(cd "$folder/prefix/include/headrace" && find . -name '*.h' | sed 's|^\./\(.*\)$|#include <\1>|') > "$folder/all_headers.cpp"
+"$compiler" -std=c++20 -fsyntax-only -I "$folder/prefix/include/headrace" "$folder/all_headers.cpp"
 for program in uses_core uses_cpu_adam uses_all; do
   "$folder/build/$program"
 done

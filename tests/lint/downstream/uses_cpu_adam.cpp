@@ -23,5 +23,6 @@ int main() {
   for (const float weight : weights) {
     if (std::abs(weight - 0.999F) > 1e-6F) return 1;
   }
-  std::printf("target %s: every weight moved by the learning rate\n", headrace::cpu_adam::target_name(updater.target()));
+  std::printf("target %s: every weight moved by the learning rate\n",
+              headrace::cpu_adam::target_name(updater.target()));
 }
