@@ -35,7 +35,8 @@ runtime::UnitInfo Gpt2Block::unit_info(std::int64_t layer) const {
   using Kind = runtime::InitRule::Kind;
   const std::string prefix = "transformer.h." + std::to_string(layer) + ".";
   const double deviation = 0.02;
-  const double residual = deviation / std::sqrt(2.0 * static_cast<double>(config_.layers));  // the sum over depth keeps its size
+  const double residual =
+      deviation / std::sqrt(2.0 * static_cast<double>(config_.layers));  // the sum over depth keeps its size
   UnitBuilder builder("block." + std::to_string(layer));
   const auto norm = [&](const char* name) {
     builder.vector(prefix + name + ".weight", config_.embed, Kind::kOne);
@@ -74,7 +75,8 @@ double Gpt2Block::forward_flops() const {
   const auto rows = static_cast<double>(rows_);
   const auto embed = static_cast<double>(config_.embed);
   const double weights = embed * (4.0 * embed + 2.0 * static_cast<double>(config_.inner));
-  return 2.0 * rows * weights + 2.0 * rows * embed * static_cast<double>(time_ + 1);  // causal: half of time² pairs, two products
+  return 2.0 * rows * weights +
+         2.0 * rows * embed * static_cast<double>(time_ + 1);  // causal: half of time² pairs, two products
 }
 
 kernels::AttentionShape Gpt2Block::attention_shape() const {
@@ -152,13 +154,14 @@ void Gpt2Block::attend(const Rows& rows, const FlatWeights& weights, const float
   kernels::norm_forward(rows.parallel, norm_shape(), input, norm1_.of(weights), activations.norm1, normed);
   linear_forward(rows, qkv_, weights, normed, activations.qkv, false);
   const float* q = activations.qkv;
-  kernels::attention_forward(rows.parallel, attention_shape(), q, q + config_.embed, q + 2 * config_.embed, activations.attended,
-                             activations.log_sum_exp);
+  kernels::attention_forward(rows.parallel, attention_shape(), q, q + config_.embed, q + 2 * config_.embed,
+                             activations.attended, activations.log_sum_exp);
   kernels::copy(rows.parallel, input, activations.middle, rows_ * config_.embed);
   linear_forward(rows, project_, weights, activations.attended, activations.middle, true);
 }
 
-void Gpt2Block::expand(const Rows& rows, const FlatWeights& weights, const Activations& activations, float* normed) const {
+void Gpt2Block::expand(const Rows& rows, const FlatWeights& weights, const Activations& activations,
+                       float* normed) const {
   kernels::norm_forward(rows.parallel, norm_shape(), activations.middle, norm2_.of(weights), activations.norm2, normed);
   linear_forward(rows, expand_, weights, normed, activations.expanded, false);
 }
@@ -179,7 +182,8 @@ void Gpt2Block::forward(const kernels::Parallel& parallel, const UnitBuffers& bu
   attend(rows, weights, buffers.input, activations, scratch.normed);
   expand(rows, weights, activations, scratch.normed);
   kernels::gelu_forward(parallel, gelu(), activations.expanded, scratch.activated, rows_ * config_.inner);
-  if (activations.middle != buffers.output) kernels::copy(parallel, activations.middle, buffers.output, rows_ * config_.embed);
+  if (activations.middle != buffers.output)
+    kernels::copy(parallel, activations.middle, buffers.output, rows_ * config_.embed);
   linear_forward(rows, contract_, weights, scratch.activated, buffers.output, true);
 }
 
@@ -213,15 +217,16 @@ void Gpt2Block::feed_forward_backward(const Rows& rows, const UnitBuffers& buffe
   linear_weight_gradient(rows, expand_, gradient, scratch.d_expanded, scratch.normed);
   linear_input_gradient(rows, expand_, weights, scratch.d_expanded, scratch.d_normed, false);
   kernels::copy(parallel, buffers.output_gradient, buffers.input_gradient, rows_ * config_.embed);
-  kernels::norm_backward(parallel, norm_shape(), {.d_y = scratch.d_normed,
-                                                  .x = saved.middle,
-                                                  .parameters = norm2_.of(weights),
-                                                  .statistics = saved.norm2,
-                                                  .d_x = buffers.input_gradient,
-                                                  .accumulate_d_x = true,
-                                                  .d_weight = gradient.base + norm2_.weight,
-                                                  .d_bias = gradient.base + norm2_.bias,
-                                                  .accumulate_d_parameters = gradient.accumulate});
+  kernels::norm_backward(parallel, norm_shape(),
+                         {.d_y = scratch.d_normed,
+                          .x = saved.middle,
+                          .parameters = norm2_.of(weights),
+                          .statistics = saved.norm2,
+                          .d_x = buffers.input_gradient,
+                          .accumulate_d_x = true,
+                          .d_weight = gradient.base + norm2_.weight,
+                          .d_bias = gradient.base + norm2_.bias,
+                          .accumulate_d_parameters = gradient.accumulate});
 }
 
 void Gpt2Block::attention_backward(const Rows& rows, const UnitBuffers& buffers, const Activations& saved,
@@ -232,21 +237,22 @@ void Gpt2Block::attention_backward(const Rows& rows, const UnitBuffers& buffers,
   const std::int64_t embed = config_.embed;
   linear_weight_gradient(rows, project_, gradient, buffers.input_gradient, saved.attended);
   linear_input_gradient(rows, project_, weights, buffers.input_gradient, scratch.d_attended, false);
-  kernels::attention_backward(parallel, attention_shape(), saved.qkv, saved.qkv + embed, saved.qkv + 2 * embed, saved.attended,
-                              saved.log_sum_exp, scratch.d_attended, scratch.d_qkv, scratch.d_qkv + embed, scratch.d_qkv + 2 * embed,
-                              scratch.delta);
+  kernels::attention_backward(parallel, attention_shape(), saved.qkv, saved.qkv + embed, saved.qkv + 2 * embed,
+                              saved.attended, saved.log_sum_exp, scratch.d_attended, scratch.d_qkv,
+                              scratch.d_qkv + embed, scratch.d_qkv + 2 * embed, scratch.delta);
   kernels::norm_apply(parallel, norm_shape(), buffers.input, norm1_.of(weights), saved.norm1, scratch.normed);
   linear_weight_gradient(rows, qkv_, gradient, scratch.d_qkv, scratch.normed);
   linear_input_gradient(rows, qkv_, weights, scratch.d_qkv, scratch.d_normed, false);
-  kernels::norm_backward(parallel, norm_shape(), {.d_y = scratch.d_normed,
-                                                  .x = buffers.input,
-                                                  .parameters = norm1_.of(weights),
-                                                  .statistics = saved.norm1,
-                                                  .d_x = buffers.input_gradient,
-                                                  .accumulate_d_x = true,
-                                                  .d_weight = gradient.base + norm1_.weight,
-                                                  .d_bias = gradient.base + norm1_.bias,
-                                                  .accumulate_d_parameters = gradient.accumulate});
+  kernels::norm_backward(parallel, norm_shape(),
+                         {.d_y = scratch.d_normed,
+                          .x = buffers.input,
+                          .parameters = norm1_.of(weights),
+                          .statistics = saved.norm1,
+                          .d_x = buffers.input_gradient,
+                          .accumulate_d_x = true,
+                          .d_weight = gradient.base + norm1_.weight,
+                          .d_bias = gradient.base + norm1_.bias,
+                          .accumulate_d_parameters = gradient.accumulate});
 }
 
 }  // namespace headrace::models

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A block of a GPT-2-type model: x += c_proj(attention(ln_1(x))); x += c_proj(gelu(c_fc(ln_2(x)))). Its matrices are stored
-// [in, out] (Conv1D). Forward saves what the products of backward need; outputs of norms and of GELU are made again.
+// A block of a GPT-2-type model: x += c_proj(attention(ln_1(x))); x += c_proj(gelu(c_fc(ln_2(x)))). Its matrices are
+// stored [in, out] (Conv1D). Forward saves what the products of backward need; outputs of norms and of GELU are made
+// again.
 #pragma once
 
 #include <cstdint>
@@ -41,16 +42,20 @@ class Gpt2Block {
   void carve_attention(Carver& carver, Activations& activations) const;
   [[nodiscard]] kernels::NormStatistics carve_statistics(Carver& carver) const;
   [[nodiscard]] Activations carve_saved(Carver& carver) const;
-  // Places of a forward pass that keeps nothing: what the feed-forward layer makes lies over what attention has finished with.
+  // Places of a forward pass that keeps nothing: what the feed-forward layer makes lies over what attention has
+  // finished with.
   [[nodiscard]] ForwardScratch carve_unsaved(Carver& carver, float* output, Activations& activations) const;
   [[nodiscard]] ForwardScratch carve_forward(Carver& carver) const;
   [[nodiscard]] BackwardScratch carve_backward(Carver& carver) const;
 
   // input → middle; middle → expanded.
-  void attend(const Rows& rows, const FlatWeights& weights, const float* input, const Activations& activations, float* normed) const;
+  void attend(const Rows& rows, const FlatWeights& weights, const float* input, const Activations& activations,
+              float* normed) const;
   void expand(const Rows& rows, const FlatWeights& weights, const Activations& activations, float* normed) const;
-  void feed_forward_backward(const Rows& rows, const UnitBuffers& buffers, const Activations& saved, const BackwardScratch& scratch) const;
-  void attention_backward(const Rows& rows, const UnitBuffers& buffers, const Activations& saved, const BackwardScratch& scratch) const;
+  void feed_forward_backward(const Rows& rows, const UnitBuffers& buffers, const Activations& saved,
+                             const BackwardScratch& scratch) const;
+  void attention_backward(const Rows& rows, const UnitBuffers& buffers, const Activations& saved,
+                          const BackwardScratch& scratch) const;
   [[nodiscard]] kernels::NormShape norm_shape() const { return {rows_, config_.embed, config_.norm_eps}; }
   [[nodiscard]] kernels::AttentionShape attention_shape() const;
   [[nodiscard]] kernels::Gelu gelu() const {

@@ -56,7 +56,8 @@ runtime::UnitInfo LlamaBlock::unit_info(std::int64_t layer) const {
   using Kind = runtime::InitRule::Kind;
   const std::string prefix = "model.layers." + std::to_string(layer) + ".";
   const double deviation = 0.02;
-  const double residual = deviation / std::sqrt(2.0 * static_cast<double>(config_.layers));  // the sum over depth keeps its size
+  const double residual =
+      deviation / std::sqrt(2.0 * static_cast<double>(config_.layers));  // the sum over depth keeps its size
   const std::int64_t queries = q_width();
   const std::int64_t keys = k_width();
   UnitBuilder builder("block." + std::to_string(layer));
@@ -98,7 +99,8 @@ double LlamaBlock::forward_flops() const {
   const auto queries = static_cast<double>(q_width());
   const auto keys = static_cast<double>(k_width());
   const double weights = embed * (2.0 * queries + 2.0 * keys + 3.0 * static_cast<double>(config_.inner));
-  return 2.0 * rows * weights + 2.0 * rows * queries * static_cast<double>(time_ + 1);  // causal: half of time² pairs, two products
+  return 2.0 * rows * weights +
+         2.0 * rows * queries * static_cast<double>(time_ + 1);  // causal: half of time² pairs, two products
 }
 
 kernels::AttentionShape LlamaBlock::attention_shape() const {
@@ -145,12 +147,11 @@ LlamaBlock::ForwardScratch LlamaBlock::carve_unsaved(Carver& carver, float* outp
   activations.inverse1 = activations.inverse2 = carver.floats(rows_);
   scratch.normed = carver.floats(rows_ * config_.embed);
   activations.middle = output;
-  carver.overlay(
-      [&](Carver& first) { carve_attention(first, activations); },
-      [&](Carver& second) {
-        activations.gate = second.floats(rows_ * config_.inner);
-        activations.up = second.floats(rows_ * config_.inner);
-      });
+  carver.overlay([&](Carver& first) { carve_attention(first, activations); },
+                 [&](Carver& second) {
+                   activations.gate = second.floats(rows_ * config_.inner);
+                   activations.up = second.floats(rows_ * config_.inner);
+                 });
   scratch.product = activations.gate;
   return scratch;
 }
@@ -174,22 +175,25 @@ LlamaBlock::BackwardScratch LlamaBlock::carve_backward(Carver& carver) const {
   return scratch;
 }
 
-void LlamaBlock::attend(const Rows& rows, const FlatWeights& weights, const float* input, const Activations& activations,
-                        float* normed) const {
-  kernels::norm_forward(rows.parallel, norm_shape(), input, input_norm_.of(weights), {nullptr, activations.inverse1}, normed);
+void LlamaBlock::attend(const Rows& rows, const FlatWeights& weights, const float* input,
+                        const Activations& activations, float* normed) const {
+  kernels::norm_forward(rows.parallel, norm_shape(), input, input_norm_.of(weights), {nullptr, activations.inverse1},
+                        normed);
   linear_forward(rows, q_, weights, normed, activations.q, false);
   linear_forward(rows, k_, weights, normed, activations.k, false);
   linear_forward(rows, v_, weights, normed, activations.v, false);
   kernels::rope(rows.parallel, rope_, activations.q, rows_, config_.heads, kernels::Turn::kForward);
   kernels::rope(rows.parallel, rope_, activations.k, rows_, config_.kv_heads, kernels::Turn::kForward);
-  kernels::attention_forward(rows.parallel, attention_shape(), activations.q, activations.k, activations.v, activations.attended,
-                             activations.log_sum_exp);
+  kernels::attention_forward(rows.parallel, attention_shape(), activations.q, activations.k, activations.v,
+                             activations.attended, activations.log_sum_exp);
   kernels::copy(rows.parallel, input, activations.middle, rows_ * config_.embed);
   linear_forward(rows, o_, weights, activations.attended, activations.middle, true);
 }
 
-void LlamaBlock::expand(const Rows& rows, const FlatWeights& weights, const Activations& activations, float* normed) const {
-  kernels::norm_forward(rows.parallel, norm_shape(), activations.middle, post_norm_.of(weights), {nullptr, activations.inverse2}, normed);
+void LlamaBlock::expand(const Rows& rows, const FlatWeights& weights, const Activations& activations,
+                        float* normed) const {
+  kernels::norm_forward(rows.parallel, norm_shape(), activations.middle, post_norm_.of(weights),
+                        {nullptr, activations.inverse2}, normed);
   linear_forward(rows, gate_, weights, normed, activations.gate, false);
   linear_forward(rows, up_, weights, normed, activations.up, false);
 }
@@ -210,7 +214,8 @@ void LlamaBlock::forward(const kernels::Parallel& parallel, const UnitBuffers& b
   attend(rows, weights, buffers.input, activations, scratch.normed);
   expand(rows, weights, activations, scratch.normed);
   kernels::swiglu_forward(parallel, activations.gate, activations.up, scratch.product, rows_ * config_.inner);
-  if (activations.middle != buffers.output) kernels::copy(parallel, activations.middle, buffers.output, rows_ * config_.embed);
+  if (activations.middle != buffers.output)
+    kernels::copy(parallel, activations.middle, buffers.output, rows_ * config_.embed);
   linear_forward(rows, down_, weights, scratch.product, buffers.output, true);
 }
 
@@ -236,7 +241,8 @@ void LlamaBlock::feed_forward_backward(const Rows& rows, const UnitBuffers& buff
   const FlatWeights weights{buffers.weights, dtype_};
   const FlatGradient gradient{buffers.gradient, !buffers.first};
   const std::int64_t elements = rows_ * config_.inner;
-  kernels::swiglu_forward(parallel, saved.gate, saved.up, scratch.d_gate, elements);  // the product, until d_gate takes its place
+  kernels::swiglu_forward(parallel, saved.gate, saved.up, scratch.d_gate,
+                          elements);  // the product, until d_gate takes its place
   linear_weight_gradient(rows, down_, gradient, buffers.output_gradient, scratch.d_gate);
   linear_input_gradient(rows, down_, weights, buffers.output_gradient, scratch.d_up, false);
   kernels::swiglu_backward(parallel, {.gate = saved.gate,
@@ -252,15 +258,16 @@ void LlamaBlock::feed_forward_backward(const Rows& rows, const UnitBuffers& buff
   linear_input_gradient(rows, gate_, weights, scratch.d_gate, scratch.d_normed, false);
   linear_input_gradient(rows, up_, weights, scratch.d_up, scratch.d_normed, true);
   kernels::copy(parallel, buffers.output_gradient, buffers.input_gradient, rows_ * config_.embed);
-  kernels::norm_backward(parallel, norm_shape(), {.d_y = scratch.d_normed,
-                                                  .x = saved.middle,
-                                                  .parameters = post_norm_.of(weights),
-                                                  .statistics = statistics,
-                                                  .d_x = buffers.input_gradient,
-                                                  .accumulate_d_x = true,
-                                                  .d_weight = gradient.base + post_norm_.weight,
-                                                  .d_bias = nullptr,
-                                                  .accumulate_d_parameters = gradient.accumulate});
+  kernels::norm_backward(parallel, norm_shape(),
+                         {.d_y = scratch.d_normed,
+                          .x = saved.middle,
+                          .parameters = post_norm_.of(weights),
+                          .statistics = statistics,
+                          .d_x = buffers.input_gradient,
+                          .accumulate_d_x = true,
+                          .d_weight = gradient.base + post_norm_.weight,
+                          .d_bias = nullptr,
+                          .accumulate_d_parameters = gradient.accumulate});
 }
 
 void LlamaBlock::attention_backward(const Rows& rows, const UnitBuffers& buffers, const Activations& saved,
@@ -282,15 +289,16 @@ void LlamaBlock::attention_backward(const Rows& rows, const UnitBuffers& buffers
   linear_input_gradient(rows, q_, weights, scratch.d_q, scratch.d_normed, false);
   linear_input_gradient(rows, k_, weights, scratch.d_k, scratch.d_normed, true);
   linear_input_gradient(rows, v_, weights, scratch.d_v, scratch.d_normed, true);
-  kernels::norm_backward(parallel, norm_shape(), {.d_y = scratch.d_normed,
-                                                  .x = buffers.input,
-                                                  .parameters = input_norm_.of(weights),
-                                                  .statistics = statistics,
-                                                  .d_x = buffers.input_gradient,
-                                                  .accumulate_d_x = true,
-                                                  .d_weight = gradient.base + input_norm_.weight,
-                                                  .d_bias = nullptr,
-                                                  .accumulate_d_parameters = gradient.accumulate});
+  kernels::norm_backward(parallel, norm_shape(),
+                         {.d_y = scratch.d_normed,
+                          .x = buffers.input,
+                          .parameters = input_norm_.of(weights),
+                          .statistics = statistics,
+                          .d_x = buffers.input_gradient,
+                          .accumulate_d_x = true,
+                          .d_weight = gradient.base + input_norm_.weight,
+                          .d_bias = nullptr,
+                          .accumulate_d_parameters = gradient.accumulate});
 }
 
 }  // namespace headrace::models

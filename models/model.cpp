@@ -13,7 +13,9 @@ namespace headrace::models {
 
 struct Model::Impl {
   Impl(const ModelConfig& model_config, DType dtype, std::int64_t batch, std::int64_t time)
-      : config(model_config), embedding(config, dtype, batch, time), head(config, dtype, batch, time, embedding.unit_info()) {
+      : config(model_config),
+        embedding(config, dtype, batch, time),
+        head(config, dtype, batch, time, embedding.unit_info()) {
     if (config.architecture == Architecture::kLlama) {
       llama.emplace(config, dtype, batch, time);
     } else {
@@ -33,7 +35,8 @@ struct Model::Impl {
     HEADRACE_CHECK(unit >= 0 && unit <= head_id(), "the unit is one of the model's");
     const auto tokens = static_cast<std::size_t>(info.tokens_per_micro_batch);
     HEADRACE_CHECK(unit != 0 || data.inputs.size() == tokens, "there are as many inputs as the model was made for");
-    HEADRACE_CHECK(unit != head_id() || data.labels.size() == tokens, "there are as many labels as the model was made for");
+    HEADRACE_CHECK(unit != head_id() || data.labels.size() == tokens,
+                   "there are as many labels as the model was made for");
   }
 
   ModelConfig config;
@@ -54,7 +57,8 @@ Model::~Model() = default;
 const ModelConfig& Model::config() const noexcept { return impl_->config; }
 const runtime::ModelInfo& Model::info() const noexcept { return impl_->info; }
 
-LossSum Model::forward(const kernels::Parallel& parallel, runtime::UnitId unit, const MicroBatch& data, const UnitBuffers& buffers) const {
+LossSum Model::forward(const kernels::Parallel& parallel, runtime::UnitId unit, const MicroBatch& data,
+                       const UnitBuffers& buffers) const {
   impl_->check(unit, data);
   if (unit == 0) {
     impl_->embedding.forward(parallel, data, buffers);
@@ -68,8 +72,8 @@ LossSum Model::forward(const kernels::Parallel& parallel, runtime::UnitId unit, 
   return {};
 }
 
-LossSum Model::backward(const kernels::Parallel& parallel, runtime::UnitId unit, const MicroBatch& data, const UnitBuffers& buffers,
-                        bool recompute) const {
+LossSum Model::backward(const kernels::Parallel& parallel, runtime::UnitId unit, const MicroBatch& data,
+                        const UnitBuffers& buffers, bool recompute) const {
   impl_->check(unit, data);
   if (unit == impl_->head_id()) return impl_->head.backward(parallel, data, buffers);
   if (unit == 0) {
@@ -85,7 +89,8 @@ LossSum Model::backward(const kernels::Parallel& parallel, runtime::UnitId unit,
   return {};
 }
 
-void Model::logits(const kernels::Parallel& parallel, const UnitBuffers& head, const float* hidden, std::int64_t rows, float* out) const {
+void Model::logits(const kernels::Parallel& parallel, const UnitBuffers& head, const float* hidden, std::int64_t rows,
+                   float* out) const {
   impl_->head.logits(parallel, head, hidden, rows, out);
 }
 

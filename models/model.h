@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A Llama- or GPT-2-type transformer as units: what each needs (ModelInfo) and its forward and backward arithmetic on buffers
-// that somebody else (the plan) has placed. Unit 0 is the embedding, then the blocks, the last one is final norm + head + loss.
+// A Llama- or GPT-2-type transformer as units: what each needs (ModelInfo) and its forward and backward arithmetic on
+// buffers that somebody else (the plan) has placed. Unit 0 is the embedding, then the blocks, the last one is final
+// norm + head + loss.
 #pragma once
 
 #include <cstddef>
@@ -48,8 +49,8 @@ struct MicroBatch {
   float gradient_scale = 1.0F;  // 1 / counted tokens of the whole step
 };
 
-// Where the plan put things. Activations and gradients are fp32 [batch·time, embed]; weights are in the model's dtype. All start
-// at multiples of 64 bytes and none overlaps another; `saved` is only read by backward.
+// Where the plan put things. Activations and gradients are fp32 [batch·time, embed]; weights are in the model's dtype.
+// All start at multiples of 64 bytes and none overlaps another; `saved` is only read by backward.
 struct UnitBuffers {
   const std::byte* weights = nullptr;
   std::span<const std::byte* const> used_weights;  // UnitInfo::uses
@@ -66,7 +67,7 @@ struct UnitBuffers {
 };
 
 struct LossSum {
-  double sum = 0;              // Σ -log p(label)
+  double sum = 0;  // Σ -log p(label)
   std::int64_t counted = 0;
 };
 
@@ -81,13 +82,16 @@ class Model {
   [[nodiscard]] const runtime::ModelInfo& info() const noexcept;
 
   // Forward of embedding and blocks; fills `saved` when it is not null. For the head: the loss alone (output unused).
-  LossSum forward(const kernels::Parallel& parallel, runtime::UnitId unit, const MicroBatch& data, const UnitBuffers& buffers) const;
-  // Backward of any unit. With `recompute` it fills `saved` from `input` first. For the head: loss and gradients at once.
-  LossSum backward(const kernels::Parallel& parallel, runtime::UnitId unit, const MicroBatch& data, const UnitBuffers& buffers,
-                   bool recompute) const;
-  // Logits [rows, vocab] of `rows` ≤ batch·time final hidden states (rows × embed, before the final norm) for generation and
-  // tests; uses weights, used_weights and the forward workspace of `head`.
-  void logits(const kernels::Parallel& parallel, const UnitBuffers& head, const float* hidden, std::int64_t rows, float* out) const;
+  LossSum forward(const kernels::Parallel& parallel, runtime::UnitId unit, const MicroBatch& data,
+                  const UnitBuffers& buffers) const;
+  // Backward of any unit. With `recompute` it fills `saved` from `input` first. For the head: loss and gradients at
+  // once.
+  LossSum backward(const kernels::Parallel& parallel, runtime::UnitId unit, const MicroBatch& data,
+                   const UnitBuffers& buffers, bool recompute) const;
+  // Logits [rows, vocab] of `rows` ≤ batch·time final hidden states (rows × embed, before the final norm) for
+  // generation and tests; uses weights, used_weights and the forward workspace of `head`.
+  void logits(const kernels::Parallel& parallel, const UnitBuffers& head, const float* hidden, std::int64_t rows,
+              float* out) const;
 
  private:
   struct Impl;

@@ -10,7 +10,9 @@
 namespace headrace::models {
 namespace {
 
-Error wrong(std::string message, std::string hint = {}) { return make_error(ErrorCode::kConfig, std::move(message), std::move(hint)); }
+Error wrong(std::string message, std::string hint = {}) {
+  return make_error(ErrorCode::kConfig, std::move(message), std::move(hint));
+}
 
 // Positive, and small enough that products of two of them with a few factors stay within 64 bits.
 Result<void> check_extent(const char* name, std::int64_t value) {
@@ -27,21 +29,24 @@ Result<void> check_positive(const char* name, double value) {
 
 Result<void> validate_heads(const ModelConfig& config) {
   if (config.heads % config.kv_heads != 0) {
-    return wrong(fmt::format("model: {} query heads cannot share {} key/value heads evenly", config.heads, config.kv_heads),
-                 "choose a number of key/value heads that divides the number of heads");
+    return wrong(
+        fmt::format("model: {} query heads cannot share {} key/value heads evenly", config.heads, config.kv_heads),
+        "choose a number of key/value heads that divides the number of heads");
   }
   if (config.architecture == Architecture::kLlama) {
     if (config.head_dim % 2 != 0) {
-      return wrong(fmt::format("model: head_dim is {}, but rotary embeddings turn pairs and need an even number", config.head_dim));
+      return wrong(fmt::format("model: head_dim is {}, but rotary embeddings turn pairs and need an even number",
+                               config.head_dim));
     }
     return {};
   }
   if (config.kv_heads != config.heads) {
-    return wrong(fmt::format("model: GPT-2 has as many key/value heads as heads, not {} and {}", config.kv_heads, config.heads));
+    return wrong(
+        fmt::format("model: GPT-2 has as many key/value heads as heads, not {} and {}", config.kv_heads, config.heads));
   }
   if (config.embed % config.heads != 0 || config.head_dim != config.embed / config.heads) {
-    return wrong(fmt::format("model: GPT-2 splits embed {} over {} heads, which does not give head_dim {}", config.embed, config.heads,
-                             config.head_dim));
+    return wrong(fmt::format("model: GPT-2 splits embed {} over {} heads, which does not give head_dim {}",
+                             config.embed, config.heads, config.head_dim));
   }
   return {};
 }
@@ -53,10 +58,11 @@ Result<void> validate_rope(const ModelConfig& config) {
   HEADRACE_RETURN_IF_ERROR(check_positive("rope_scaling.factor", scaling.factor));
   HEADRACE_RETURN_IF_ERROR(check_positive("rope_scaling.low_freq_factor", scaling.low_freq_factor));
   HEADRACE_RETURN_IF_ERROR(check_positive("rope_scaling.high_freq_factor", scaling.high_freq_factor));
-  HEADRACE_RETURN_IF_ERROR(check_positive("rope_scaling.original_max_position_embeddings", scaling.original_max_position));
+  HEADRACE_RETURN_IF_ERROR(
+      check_positive("rope_scaling.original_max_position_embeddings", scaling.original_max_position));
   if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    return wrong(fmt::format("model: rope_scaling.high_freq_factor {} must be above low_freq_factor {}", scaling.high_freq_factor,
-                             scaling.low_freq_factor));
+    return wrong(fmt::format("model: rope_scaling.high_freq_factor {} must be above low_freq_factor {}",
+                             scaling.high_freq_factor, scaling.low_freq_factor));
   }
   return {};
 }
@@ -93,10 +99,12 @@ Result<void> validate(const ModelConfig& config) {
   } else if (config.activation == Activation::kSilu) {
     return wrong("model: a GPT-2-type model has the activation \"gelu_new\" or \"gelu\"");
   }
-  const __int128 ends = static_cast<__int128>(config.vocab) * config.embed * 2 + static_cast<__int128>(config.max_positions) * config.embed;
+  const __int128 ends = static_cast<__int128>(config.vocab) * config.embed * 2 +
+                        static_cast<__int128>(config.max_positions) * config.embed;
   if (block_elements(config) > kLargestElements / config.layers - ends / config.layers - 1) {
-    return wrong(fmt::format("model: {} layers of embed {}, inner {}, {} heads of {} are more parameters than can be counted",
-                             config.layers, config.embed, config.inner, config.heads, config.head_dim));
+    return wrong(
+        fmt::format("model: {} layers of embed {}, inner {}, {} heads of {} are more parameters than can be counted",
+                    config.layers, config.embed, config.inner, config.heads, config.head_dim));
   }
   return {};
 }
@@ -109,9 +117,11 @@ Result<void> validate(const ModelConfig& config, std::int64_t batch, std::int64_
     return wrong(fmt::format("model: sequences of {} tokens do not fit its {} positions", time, config.max_positions),
                  "shorten data.sequence_length or raise max_positions");
   }
-  const __int128 widest = static_cast<__int128>(config.heads) * config.head_dim * 4 + config.embed * 4 + config.inner * 4;
+  const __int128 widest =
+      static_cast<__int128>(config.heads) * config.head_dim * 4 + config.embed * 4 + config.inner * 4;
   if (static_cast<__int128>(batch) * time * widest > kLargestElements) {
-    return wrong(fmt::format("model: activations of {} sequences of {} tokens are more than can be counted", batch, time));
+    return wrong(
+        fmt::format("model: activations of {} sequences of {} tokens are more than can be counted", batch, time));
   }
   return {};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first and the last unit of a model: token (and position) embeddings; final norm, output matrix and loss. A tied head has
-// no matrix of its own and uses the embedding's.
+// The first and the last unit of a model: token (and position) embeddings; final norm, output matrix and loss. A tied
+// head has no matrix of its own and uses the embedding's.
 #pragma once
 
 #include <cstddef>
@@ -31,21 +31,22 @@ class EmbeddingUnit {
 // Immutable.
 class HeadUnit {
  public:
-  HeadUnit(const ModelConfig& config, DType dtype, std::int64_t batch, std::int64_t time, const runtime::UnitInfo& embedding);
+  HeadUnit(const ModelConfig& config, DType dtype, std::int64_t batch, std::int64_t time,
+           const runtime::UnitInfo& embedding);
 
   [[nodiscard]] const runtime::UnitInfo& unit_info() const noexcept { return unit_; }
   LossSum loss(const kernels::Parallel& parallel, const MicroBatch& data, const UnitBuffers& buffers) const;
   LossSum backward(const kernels::Parallel& parallel, const MicroBatch& data, const UnitBuffers& buffers) const;
-  void logits(const kernels::Parallel& parallel, const UnitBuffers& buffers, const float* hidden, std::int64_t rows, float* out) const;
+  void logits(const kernels::Parallel& parallel, const UnitBuffers& buffers, const float* hidden, std::int64_t rows,
+              float* out) const;
 
  private:
   struct Scratch {
     kernels::NormStatistics statistics;  // [rows] each
     float* hidden = nullptr;             // [rows, embed]
     std::byte* loss = nullptr;           // head_cross_entropy's
-    float* d_hidden = nullptr;           // [rows, embed]; backward only
   };
-  [[nodiscard]] Scratch carve(Carver& carver, bool backward) const;
+  [[nodiscard]] Scratch carve(Carver& carver) const;
   [[nodiscard]] FlatWeights matrix_owner(const UnitBuffers& buffers) const;
 
   ModelConfig config_;

@@ -23,7 +23,8 @@ kernels::MatrixOperand rows_operand(const float* data, std::int64_t width, bool 
 
 }  // namespace
 
-void linear_forward(const Rows& rows, const LinearSlots& linear, const FlatWeights& weights, const float* x, float* y, bool accumulate) {
+void linear_forward(const Rows& rows, const LinearSlots& linear, const FlatWeights& weights, const float* x, float* y,
+                    bool accumulate) {
   kernels::GemmArguments product;
   product.m = rows.count;
   product.n = linear.out;
@@ -38,8 +39,8 @@ void linear_forward(const Rows& rows, const LinearSlots& linear, const FlatWeigh
   kernels::gemm(rows.parallel, product);
 }
 
-void linear_input_gradient(const Rows& rows, const LinearSlots& linear, const FlatWeights& weights, const float* d_y, float* d_x,
-                           bool accumulate) {
+void linear_input_gradient(const Rows& rows, const LinearSlots& linear, const FlatWeights& weights, const float* d_y,
+                           float* d_x, bool accumulate) {
   kernels::GemmArguments product;
   product.m = rows.count;
   product.n = linear.in;
@@ -52,7 +53,8 @@ void linear_input_gradient(const Rows& rows, const LinearSlots& linear, const Fl
   kernels::gemm(rows.parallel, product);
 }
 
-void linear_weight_gradient(const Rows& rows, const LinearSlots& linear, const FlatGradient& gradient, const float* d_y, const float* x) {
+void linear_weight_gradient(const Rows& rows, const LinearSlots& linear, const FlatGradient& gradient, const float* d_y,
+                            const float* x) {
   const bool in_out = linear.stored == Stored::kInOut;
   kernels::GemmArguments product;
   product.m = in_out ? linear.in : linear.out;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Linear layers of a unit: where weight and bias stand in its flat space, and the three products that training makes of them.
-// Used by the units of models/ only.
+// Linear layers of a unit: where weight and bias stand in its flat space, and the three products that training makes of
+// them. Used by the units of models/ only.
 #pragma once
 
 #include <algorithm>
@@ -16,12 +16,14 @@
 
 namespace headrace::models {
 
-// Hands out runs of a buffer at 64-byte boundaries. With a null base it only counts, so that the same code gives the size and
-// the places.
+// Hands out runs of a buffer at 64-byte boundaries. With a null base it only counts, so that the same code gives the
+// size and the places.
 class Carver {
  public:
   explicit Carver(std::byte* base) : base_(base) {}
-  [[nodiscard]] float* floats(std::int64_t elements) { return reinterpret_cast<float*>(bytes(elements * Bytes{sizeof(float)})); }
+  [[nodiscard]] float* floats(std::int64_t elements) {
+    return reinterpret_cast<float*>(bytes(elements * Bytes{sizeof(float)}));
+  }
   [[nodiscard]] std::byte* bytes(Bytes count) {
     std::byte* at = base_ == nullptr ? nullptr : base_ + used_;
     used_ += round_up(count, 64);
@@ -76,12 +78,14 @@ struct Rows {
   std::int64_t count = 0;
 };
 // y [rows, out] = (accumulate ? y : 0) + x · W + bias
-void linear_forward(const Rows& rows, const LinearSlots& linear, const FlatWeights& weights, const float* x, float* y, bool accumulate);
+void linear_forward(const Rows& rows, const LinearSlots& linear, const FlatWeights& weights, const float* x, float* y,
+                    bool accumulate);
 // d_x [rows, in] = (accumulate ? d_x : 0) + d_y · Wᵀ
-void linear_input_gradient(const Rows& rows, const LinearSlots& linear, const FlatWeights& weights, const float* d_y, float* d_x,
-                           bool accumulate);
+void linear_input_gradient(const Rows& rows, const LinearSlots& linear, const FlatWeights& weights, const float* d_y,
+                           float* d_x, bool accumulate);
 // The weight's and bias's gradients.
-void linear_weight_gradient(const Rows& rows, const LinearSlots& linear, const FlatGradient& gradient, const float* d_y, const float* x);
+void linear_weight_gradient(const Rows& rows, const LinearSlots& linear, const FlatGradient& gradient, const float* d_y,
+                            const float* x);
 
 // Zeros what lies between and behind the tensors of a flat space.
 void zero_padding(const kernels::Parallel& parallel, const runtime::UnitInfo& unit, float* gradient);

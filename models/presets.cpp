@@ -38,8 +38,10 @@ constexpr ModelConfig gpt2(const Shape& shape, Activation activation = Activatio
 
 // Shape: layers, embed, heads, key/value heads, inner, vocabulary, positions.
 constexpr std::array kPresets = {
-    Preset{"llama-1m", "tests and first steps: 1.0 million parameters with bytes as tokens", llama({4, 128, 4, 4, 448, 256, 1024})},
-    Preset{"llama-20m", "the demo: 19.7 million parameters with bytes as tokens", llama({11, 384, 6, 6, 1024, 256, 2048})},
+    Preset{"llama-1m", "tests and first steps: 1.0 million parameters with bytes as tokens",
+           llama({4, 128, 4, 4, 448, 256, 1024})},
+    Preset{"llama-20m", "the demo: 19.7 million parameters with bytes as tokens",
+           llama({11, 384, 6, 6, 1024, 256, 2048})},
     Preset{"llama-150m", "150 million parameters with bytes as tokens", llama({12, 1024, 16, 16, 2688, 256, 2048})},
     Preset{"llama-1b", "TinyLlama with two more layers: 1.06 billion parameters with bytes as tokens",
            llama({24, 2048, 32, 4, 5632, 256, 4096})},
@@ -47,12 +49,14 @@ constexpr std::array kPresets = {
     Preset{"llama-70b", "Llama 3 70B", llama({80, 8192, 64, 8, 28672, 128256, 8192}, 500000)},
     Preset{"gpt2-124m", "GPT-2 small", gpt2({12, 768, 12, 12, 3072, 50257, 1024})},
     Preset{"gpt2-1.5b", "GPT-2 XL", gpt2({48, 1600, 25, 25, 6400, 50257, 1024})},
-    Preset{"bert-large", "the shape of BERT large, as a causal model", gpt2({24, 1024, 16, 16, 4096, 30522, 512}, Activation::kGeluErf)},
+    Preset{"bert-large", "the shape of BERT large, as a causal model",
+           gpt2({24, 1024, 16, 16, 4096, 30522, 512}, Activation::kGeluErf)},
     Preset{"turing-nlg-17b", "Turing-NLG 17B", gpt2({78, 4256, 28, 28, 17024, 50257, 1024})},
     Preset{"gpt3-175b", "GPT-3 175B, attention dense in every layer", gpt2({96, 12288, 96, 96, 49152, 50257, 2048})},
     Preset{"500b", "ZeRO-Infinity's 0.5 trillion parameters", gpt2({124, 18432, 144, 144, 73728, 50257, 1024})},
     Preset{"1t", "ZeRO-Infinity's 1 trillion parameters", gpt2({128, 25600, 200, 200, 102400, 50257, 1024})},
-    Preset{"peer-222m", "the decoder that the comparisons with other trainers use", llama({4, 2048, 16, 16, 5632, 4096, 2048})},
+    Preset{"peer-222m", "the decoder that the comparisons with other trainers use",
+           llama({4, 2048, 16, 16, 5632, 4096, 2048})},
 };
 
 }  // namespace

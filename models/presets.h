@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Named model shapes for `"model": {"preset": NAME}` and `headrace plan --preset NAME`. A preset states its own vocabulary;
-// whoever knows the tokenizer replaces it unless the user has set one.
+// Named model shapes for `"model": {"preset": NAME}` and `headrace plan --preset NAME`. A preset states its own
+// vocabulary; whoever knows the tokenizer replaces it unless the user has set one.
 #pragma once
 
 #include <span>

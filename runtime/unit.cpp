@@ -13,7 +13,8 @@ void lay_out(UnitInfo& unit) {
     tensor.elements = 1;
     for (const std::int64_t extent : tensor.shape) {
       HEADRACE_CHECK(extent >= 0, "a tensor's shape is not negative");
-      HEADRACE_CHECK(!__builtin_mul_overflow(tensor.elements, extent, &tensor.elements), "a tensor's elements fit 64 bits");
+      HEADRACE_CHECK(!__builtin_mul_overflow(tensor.elements, extent, &tensor.elements),
+                     "a tensor's elements fit 64 bits");
     }
     tensor.offset = next;
     HEADRACE_CHECK(!__builtin_add_overflow(next, tensor.elements, &next), "a unit's elements fit 64 bits");

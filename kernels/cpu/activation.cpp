@@ -48,17 +48,19 @@ void swiglu_forward(const Parallel& parallel, const float* gate, const float* up
 
 void swiglu_backward(const Parallel& parallel, const SwigluBackward& arguments) {
   for_each_run(parallel, arguments.elements, [&](std::int64_t first, std::int64_t count) {
-    row_kernels().swiglu_gradient(arguments.gate + first, arguments.up + first, arguments.d_y + first, arguments.d_gate + first,
-                                  arguments.d_up + first, count);
+    row_kernels().swiglu_gradient(arguments.gate + first, arguments.up + first, arguments.d_y + first,
+                                  arguments.d_gate + first, arguments.d_up + first, count);
   });
 }
 
 void gelu_forward(const Parallel& parallel, Gelu kind, const float* x, float* y, std::int64_t elements) {
   const auto kernel = kind == Gelu::kTanh ? row_kernels().gelu_tanh : row_kernels().gelu_erf;
-  for_each_run(parallel, elements, [&](std::int64_t first, std::int64_t count) { kernel(x + first, y + first, count); });
+  for_each_run(parallel, elements,
+               [&](std::int64_t first, std::int64_t count) { kernel(x + first, y + first, count); });
 }
 
-void gelu_backward(const Parallel& parallel, Gelu kind, const float* x, const float* d_y, float* d_x, std::int64_t elements) {
+void gelu_backward(const Parallel& parallel, Gelu kind, const float* x, const float* d_y, float* d_x,
+                   std::int64_t elements) {
   const auto kernel = kind == Gelu::kTanh ? row_kernels().gelu_tanh_gradient : row_kernels().gelu_erf_gradient;
   for_each_run(parallel, elements,
                [&](std::int64_t first, std::int64_t count) { kernel(x + first, d_y + first, d_x + first, count); });

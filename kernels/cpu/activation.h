@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The non-linearities of feed-forward layers and their gradients, element by element on fp32: SwiGLU (silu(gate) · up) and GELU
-// with tanh (GPT-2's "gelu_new") or erf. Outputs may be any of the inputs.
+// The non-linearities of feed-forward layers and their gradients, element by element on fp32: SwiGLU (silu(gate) · up)
+// and GELU with tanh (GPT-2's "gelu_new") or erf. Outputs may be any of the inputs.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ void swiglu_backward(const Parallel& parallel, const SwigluBackward& arguments);
 
 enum class Gelu : std::uint8_t { kTanh, kErf };
 void gelu_forward(const Parallel& parallel, Gelu kind, const float* x, float* y, std::int64_t elements);
-void gelu_backward(const Parallel& parallel, Gelu kind, const float* x, const float* d_y, float* d_x, std::int64_t elements);
+void gelu_backward(const Parallel& parallel, Gelu kind, const float* x, const float* d_y, float* d_x,
+                   std::int64_t elements);
 
 // Scalar, fp64.
 void swiglu_forward_reference(const float* gate, const float* up, float* y, std::int64_t elements);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sums over rows into a row of columns, the shape of every gradient of a norm weight or bias: tasks own columns and walk all
-// rows in order, so no partial sums meet and the bits depend on the shape alone. Used by elementwise.cpp and norm.cpp.
+// Sums over rows into a row of columns, the shape of every gradient of a norm weight or bias: tasks own columns and
+// walk all rows in order, so no partial sums meet and the bits depend on the shape alone. Used by elementwise.cpp and
+// norm.cpp.
 #pragma once
 
 #include <algorithm>
@@ -19,7 +20,8 @@ inline constexpr std::int64_t kSumColumns = 256;
 
 // out[c] = (accumulate ? out[c] : 0) + Σ_rows of what add_row(row, first_column, sum, columns) adds to `sum`.
 template <class AddRow>
-void sum_rows(const Parallel& parallel, std::int64_t rows, std::int64_t columns, float* out, bool accumulate, const AddRow& add_row) {
+void sum_rows(const Parallel& parallel, std::int64_t rows, std::int64_t columns, float* out, bool accumulate,
+              const AddRow& add_row) {
   const RowKernels& kernels = row_kernels();
   parallel.for_each(ceil_div(columns, kSumColumns), [&](std::int64_t task) {
     const std::int64_t first = task * kSumColumns;
@@ -27,7 +29,8 @@ void sum_rows(const Parallel& parallel, std::int64_t rows, std::int64_t columns,
     std::array<float, kSumColumns> total{};
     for (std::int64_t begin = 0; begin < rows; begin += kSumRows) {
       std::array<float, kSumColumns> run{};
-      for (std::int64_t row = begin; row < std::min(rows, begin + kSumRows); ++row) add_row(row, first, run.data(), count);
+      for (std::int64_t row = begin; row < std::min(rows, begin + kSumRows); ++row)
+        add_row(row, first, run.data(), count);
       kernels.add(run.data(), total.data(), count);
     }
     if (accumulate) {

@@ -26,12 +26,14 @@ std::size_t bytes_of(std::int64_t elements) { return static_cast<std::size_t>(el
 }  // namespace
 
 void copy(const Parallel& parallel, const float* source, float* out, std::int64_t elements) {
-  for_each_run(parallel, elements,
-               [&](std::int64_t first, std::int64_t count) { std::memcpy(out + first, source + first, bytes_of(count)); });
+  for_each_run(parallel, elements, [&](std::int64_t first, std::int64_t count) {
+    std::memcpy(out + first, source + first, bytes_of(count));
+  });
 }
 
 void fill_zero(const Parallel& parallel, float* out, std::int64_t elements) {
-  for_each_run(parallel, elements, [&](std::int64_t first, std::int64_t count) { std::memset(out + first, 0, bytes_of(count)); });
+  for_each_run(parallel, elements,
+               [&](std::int64_t first, std::int64_t count) { std::memset(out + first, 0, bytes_of(count)); });
 }
 
 void add(const Parallel& parallel, const float* x, float* sum, std::int64_t elements) {
@@ -39,7 +41,8 @@ void add(const Parallel& parallel, const float* x, float* sum, std::int64_t elem
                [&](std::int64_t first, std::int64_t count) { row_kernels().add(x + first, sum + first, count); });
 }
 
-void column_sums(const Parallel& parallel, const float* x, std::int64_t rows, std::int64_t columns, float* out, bool accumulate) {
+void column_sums(const Parallel& parallel, const float* x, std::int64_t rows, std::int64_t columns, float* out,
+                 bool accumulate) {
   sum_rows(parallel, rows, columns, out, accumulate,
            [&](std::int64_t row, std::int64_t first, float* sum, std::int64_t count) {
              row_kernels().add(x + row * columns + first, sum, count);

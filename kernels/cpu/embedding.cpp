@@ -37,8 +37,8 @@ void embedding_forward(const Parallel& parallel, const EmbeddingShape& shape, co
   });
 }
 
-void embedding_backward(const Parallel& parallel, const EmbeddingShape& shape, std::span<const std::int32_t> ids, const float* d_out,
-                        float* d_tokens, float* d_positions) {
+void embedding_backward(const Parallel& parallel, const EmbeddingShape& shape, std::span<const std::int32_t> ids,
+                        const float* d_out, float* d_tokens, float* d_positions) {
   const auto rows = static_cast<std::int64_t>(ids.size());
   const std::int64_t width = shape.width;
   parallel.for_each(ceil_div(width, kTaskColumns), [&](std::int64_t task) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Token and position embeddings: gathered rows and the scatter of their gradients, which adds the tokens in order (tasks own
-// columns), so that the bits do not depend on the threads.
+// Token and position embeddings: gathered rows and the scatter of their gradients, which adds the tokens in order
+// (tasks own columns), so that the bits do not depend on the threads.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct EmbeddingTables {
 void embedding_forward(const Parallel& parallel, const EmbeddingShape& shape, const EmbeddingTables& tables,
                        std::span<const std::int32_t> ids, float* out);
 // Adds d_out [ids.size(), width] to d_tokens [vocab, width] and, where not null, d_positions [≥ time, width].
-void embedding_backward(const Parallel& parallel, const EmbeddingShape& shape, std::span<const std::int32_t> ids, const float* d_out,
-                        float* d_tokens, float* d_positions);
+void embedding_backward(const Parallel& parallel, const EmbeddingShape& shape, std::span<const std::int32_t> ids,
+                        const float* d_out, float* d_tokens, float* d_positions);
 
 }  // namespace headrace::kernels

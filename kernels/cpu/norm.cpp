@@ -13,7 +13,9 @@ namespace headrace::kernels {
 namespace {
 
 // Rows of one task: about 64 KiB of fp32, so that widening the weights once a task costs little.
-std::int64_t rows_per_task(std::int64_t width) { return std::clamp<std::int64_t>(16384 / std::max<std::int64_t>(width, 1), 1, 64); }
+std::int64_t rows_per_task(std::int64_t width) {
+  return std::clamp<std::int64_t>(16384 / std::max<std::int64_t>(width, 1), 1, 64);
+}
 
 struct WidenedParameters {
   const float* weight = nullptr;
@@ -25,7 +27,8 @@ WidenedParameters widened(const Parallel& parallel, const NormParameters& parame
   if (parameters.dtype == DType::kFp32) {
     return {static_cast<const float*>(parameters.weight), static_cast<const float*>(parameters.bias)};
   }
-  HEADRACE_CHECK(2 * width * dtype_bytes(DType::kFp32) <= Parallel::kScratchBytes, "a norm's parameters fit the scratch of a thread");
+  HEADRACE_CHECK(2 * width * dtype_bytes(DType::kFp32) <= Parallel::kScratchBytes,
+                 "a norm's parameters fit the scratch of a thread");
   auto* scratch = reinterpret_cast<float*>(parallel.scratch().data());
   widen_array(parameters.dtype, parameters.weight, scratch, width);
   if (parameters.bias == nullptr) return {scratch, nullptr};
@@ -66,8 +69,8 @@ void norm_apply(const Parallel& parallel, const NormShape& shape, const float* x
                 const NormStatistics& statistics, float* y) {
   const RowKernels& kernels = row_kernels();
   for_each_row(parallel, shape, parameters, [&](std::int64_t row, const WidenedParameters& wide) {
-    kernels.normalize(x + row * shape.width, center_of(statistics, row), statistics.inverse[row], wide.weight, wide.bias,
-                      y + row * shape.width, shape.width);
+    kernels.normalize(x + row * shape.width, center_of(statistics, row), statistics.inverse[row], wide.weight,
+                      wide.bias, y + row * shape.width, shape.width);
   });
 }
 
@@ -79,7 +82,8 @@ void norm_backward(const Parallel& parallel, const NormShape& shape, const NormB
   sum_rows(parallel, shape.rows, width, arguments.d_weight, arguments.accumulate_d_parameters,
            [&](std::int64_t row, std::int64_t first, float* sum, std::int64_t count) {
              const std::int64_t at = row * width + first;
-             kernels.add_products(arguments.d_y + at, arguments.x + at, center_of(statistics, row), statistics.inverse[row], sum, count);
+             kernels.add_products(arguments.d_y + at, arguments.x + at, center_of(statistics, row),
+                                  statistics.inverse[row], sum, count);
            });
   if (arguments.d_bias != nullptr) {
     column_sums(parallel, arguments.d_y, shape.rows, width, arguments.d_bias, arguments.accumulate_d_parameters);

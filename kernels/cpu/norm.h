@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) over rows of fp32. RMSNorm is the case without centring and
-// bias. Row sums are made in fp64 of short fp32 runs; gradients of the weights are summed over rows in a fixed order.
+// LayerNorm (Ba et al. 2016) and RMSNorm (Zhang & Sennrich 2019) over rows of fp32. RMSNorm is the case without
+// centring and bias. Row sums are made in fp64 of short fp32 runs; gradients of the weights are summed over rows in a
+// fixed order.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +40,7 @@ struct NormBackward {
   const float* x = nullptr;
   NormParameters parameters;
   NormStatistics statistics;
-  float* d_x = nullptr;       // [rows, width]; may be d_y when it is not accumulated into
+  float* d_x = nullptr;  // [rows, width]; may be d_y when it is not accumulated into
   bool accumulate_d_x = false;
   float* d_weight = nullptr;  // [width]
   float* d_bias = nullptr;    // [width]; null without bias
@@ -48,8 +49,8 @@ struct NormBackward {
 void norm_backward(const Parallel& parallel, const NormShape& shape, const NormBackward& arguments);
 
 // Scalar, fp64.
-void norm_forward_reference(const NormShape& shape, const float* x, const NormParameters& parameters, const NormStatistics& statistics,
-                            float* y);
+void norm_forward_reference(const NormShape& shape, const float* x, const NormParameters& parameters,
+                            const NormStatistics& statistics, float* y);
 void norm_backward_reference(const NormShape& shape, const NormBackward& arguments);
 
 }  // namespace headrace::kernels

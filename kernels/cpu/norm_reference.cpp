@@ -25,15 +25,16 @@ RowStatistics statistics_of(const NormShape& shape, const float* x, bool centere
   const auto width = static_cast<double>(shape.width);
   for (std::int64_t i = 0; centered && i < shape.width; ++i) row.mean += static_cast<double>(x[i]) / width;
   double square = 0;
-  for (std::int64_t i = 0; i < shape.width; ++i) square += (static_cast<double>(x[i]) - row.mean) * (static_cast<double>(x[i]) - row.mean);
+  for (std::int64_t i = 0; i < shape.width; ++i)
+    square += (static_cast<double>(x[i]) - row.mean) * (static_cast<double>(x[i]) - row.mean);
   row.inverse = 1.0 / std::sqrt(square / width + shape.eps);
   return row;
 }
 
 }  // namespace
 
-void norm_forward_reference(const NormShape& shape, const float* x, const NormParameters& parameters, const NormStatistics& statistics,
-                            float* y) {
+void norm_forward_reference(const NormShape& shape, const float* x, const NormParameters& parameters,
+                            const NormStatistics& statistics, float* y) {
   for (std::int64_t row = 0; row < shape.rows; ++row) {
     const float* in = x + row * shape.width;
     const RowStatistics of_row = statistics_of(shape, in, statistics.mean != nullptr);

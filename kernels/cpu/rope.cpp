@@ -43,7 +43,8 @@ RopeTable make_rope_table(const RopeFrequencies& frequencies, std::int64_t time,
   return table;
 }
 
-void rope(const Parallel& parallel, const RopeTable& table, float* x, std::int64_t rows, std::int64_t heads, Turn turn) {
+void rope(const Parallel& parallel, const RopeTable& table, float* x, std::int64_t rows, std::int64_t heads,
+          Turn turn) {
   const RowKernels& kernels = row_kernels();
   const std::int64_t width = heads * table.head_dim;
   const std::int64_t half = table.head_dim / 2;
@@ -60,8 +61,8 @@ void rope(const Parallel& parallel, const RopeTable& table, float* x, std::int64
   });
 }
 
-void rope_reference(const RopeFrequencies& frequencies, std::int64_t time, std::int64_t head_dim, float* x, std::int64_t rows,
-                    std::int64_t heads, Turn turn) {
+void rope_reference(const RopeFrequencies& frequencies, std::int64_t time, std::int64_t head_dim, float* x,
+                    std::int64_t rows, std::int64_t heads, Turn turn) {
   const std::int64_t half = head_dim / 2;
   for (std::int64_t row = 0; row < rows; ++row) {
     for (std::int64_t head = 0; head < heads; ++head) {

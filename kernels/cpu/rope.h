@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rotary position embedding (Su et al. 2021) in the half-split layout of Llama: element i of a head is paired with i + D/2.
-// Angles are computed in fp64 once and kept as fp32 cosines and sines.
+// Rotary position embedding (Su et al. 2021) in the half-split layout of Llama: element i of a head is paired with i +
+// D/2. Angles are computed in fp64 once and kept as fp32 cosines and sines.
 #pragma once
 
 #include <cstdint>
@@ -27,14 +27,15 @@ struct RopeTable {
   std::vector<float> cosine;
   std::vector<float> sine;
 };
-[[nodiscard]] double rope_inverse_frequency(const RopeFrequencies& frequencies, std::int64_t pair, std::int64_t head_dim);
+[[nodiscard]] double rope_inverse_frequency(const RopeFrequencies& frequencies, std::int64_t pair,
+                                            std::int64_t head_dim);
 [[nodiscard]] RopeTable make_rope_table(const RopeFrequencies& frequencies, std::int64_t time, std::int64_t head_dim);
 
 enum class Turn : std::uint8_t { kForward, kBackward };  // kBackward is the transpose: the gradient's way
 
 // Turns x [rows, heads · head_dim] in place; row r stands at position r mod time.
 void rope(const Parallel& parallel, const RopeTable& table, float* x, std::int64_t rows, std::int64_t heads, Turn turn);
-void rope_reference(const RopeFrequencies& frequencies, std::int64_t time, std::int64_t head_dim, float* x, std::int64_t rows,
-                    std::int64_t heads, Turn turn);  // scalar, fp64
+void rope_reference(const RopeFrequencies& frequencies, std::int64_t time, std::int64_t head_dim, float* x,
+                    std::int64_t rows, std::int64_t heads, Turn turn);  // scalar, fp64
 
 }  // namespace headrace::kernels

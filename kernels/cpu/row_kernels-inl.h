@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bodies of row_kernels.h, compiled once for each SIMD target. Eight-lane vectors of the compiler's vector extension stand for
-// one AVX register or two SSE ones; everything has internal linkage so that no target's code leaks into another's.
+// Bodies of row_kernels.h, compiled once for each SIMD target. Eight-lane vectors of the compiler's vector extension
+// stand for one AVX register or two SSE ones; everything has internal linkage so that no target's code leaks into
+// another's.
 
 // NOLINTBEGIN(llvm-header-guard)
 #include <algorithm>
@@ -14,8 +15,8 @@ namespace headrace::kernels {
 namespace {
 
 constexpr std::int64_t kLanes = 8;
-typedef float Floats __attribute__((vector_size(32)));           // NOLINT(modernize-use-using): attribute placement
-typedef std::int32_t Ints __attribute__((vector_size(32)));      // NOLINT(modernize-use-using)
+typedef float Floats __attribute__((vector_size(32)));       // NOLINT(modernize-use-using): attribute placement
+typedef std::int32_t Ints __attribute__((vector_size(32)));  // NOLINT(modernize-use-using)
 #define HEADRACE_INLINE inline __attribute__((always_inline))
 
 HEADRACE_INLINE Floats splat(float value) { return Floats{} + value; }
@@ -36,7 +37,8 @@ HEADRACE_INLINE void store_part(float* p, Floats v, std::int64_t count) {
 HEADRACE_INLINE Ints as_ints(Floats v) { return std::bit_cast<Ints>(v); }
 HEADRACE_INLINE Floats as_floats(Ints v) { return std::bit_cast<Floats>(v); }
 
-// Calls body(load, store) for each vector of [0, n): `load(p)` reads p[i…] (zeros past the end), `store(p, v)` writes it.
+// Calls body(load, store) for each vector of [0, n): `load(p)` reads p[i…] (zeros past the end), `store(p, v)` writes
+// it.
 template <class Body>
 HEADRACE_INLINE void for_each_vector(std::int64_t n, Body body) {
   std::int64_t i = 0;
@@ -49,8 +51,8 @@ HEADRACE_INLINE void for_each_vector(std::int64_t n, Body body) {
   }
 }
 
-// Sum of term(load) in fp64 of fp32 partial sums. A lane adds at most kRun/8/2 terms in fp32: a longer run loses bits, a shorter
-// one spends its time in the horizontal sums.
+// Sum of term(load) in fp64 of fp32 partial sums. A lane adds at most kRun/8/2 terms in fp32: a longer run loses bits,
+// a shorter one spends its time in the horizontal sums.
 template <class Term>
 HEADRACE_INLINE double sum_of(std::int64_t n, Term term) {
   constexpr std::int64_t kRun = 512;
@@ -75,7 +77,8 @@ HEADRACE_INLINE double sum_of(std::int64_t n, Term term) {
   return total;
 }
 
-// e^x, relative error below 2 ulp (measured 1.1); x is clamped to where the result is a normal number (ends: 2.5e-38, 2.4e38).
+// e^x, relative error below 2 ulp (measured 1.1); x is clamped to where the result is a normal number
+// (ends: 2.5e-38, 2.4e38).
 HEADRACE_INLINE Floats exponential(Floats x) {
   constexpr float kMagic = 12582912.0F;  // 1.5 · 2^23: adding it rounds to an integer
   x = x > splat(88.37F) ? splat(88.37F) : x;
@@ -83,7 +86,7 @@ HEADRACE_INLINE Floats exponential(Floats x) {
   const Floats shifted = x * 1.44269504F + kMagic;
   const Floats whole = shifted - kMagic;
   const Floats r = (x - whole * 0.693359375F) - whole * -2.12194440e-4F;  // |r| ≤ ln2 / 2; the first product is exact
-  Floats p = r * 1.9875691500e-4F + 1.3981999507e-3F;                      // Cephes expf
+  Floats p = r * 1.9875691500e-4F + 1.3981999507e-3F;                     // Cephes expf
   p = p * r + 8.3334519073e-3F;
   p = p * r + 4.1665795894e-2F;
   p = p * r + 1.6666665459e-1F;
@@ -134,7 +137,8 @@ double sum_squares(const float* x, float center, std::int64_t n) {
   });
 }
 
-void normalize(const float* x, float center, float scale, const float* weight, const float* bias, float* y, std::int64_t n) {
+void normalize(const float* x, float center, float scale, const float* weight, const float* bias, float* y,
+               std::int64_t n) {
   if (bias == nullptr) {
     for_each_vector(n, [=](auto at, auto put) { put(y, (at(x) - center) * scale * at(weight)); });
   } else {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The inner loops of the element-wise kernels on one run of contiguous elements, as a table of functions that is chosen at run
-// time. Every target performs the same operations in the same order (eight lanes, no fused multiply-add), so targets give the
-// same bits. Used by kernels/cpu only.
+// The inner loops of the element-wise kernels on one run of contiguous elements, as a table of functions that is chosen
+// at run time. Every target performs the same operations in the same order (eight lanes, no fused multiply-add), so
+// targets give the same bits. Used by kernels/cpu only.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,8 @@ struct RowKernels {
   double (*sum)(const float* x, std::int64_t n);
   double (*sum_squares)(const float* x, float center, std::int64_t n);  // Σ (x - center)²
   // y = (x - center) · scale · weight + bias; bias may be null.
-  void (*normalize)(const float* x, float center, float scale, const float* weight, const float* bias, float* y, std::int64_t n);
+  void (*normalize)(const float* x, float center, float scale, const float* weight, const float* bias, float* y,
+                    std::int64_t n);
   NormSums (*norm_sums)(const NormRow& row, std::int64_t n);
   void (*norm_input_gradient)(const NormRow& row, NormSums means, bool accumulate, float* d_x, std::int64_t n);
   void (*add)(const float* x, float* sum, std::int64_t n);  // sum += x
@@ -37,15 +38,16 @@ struct RowKernels {
   // (a, b) -> (a·cos - b·sin, b·cos + a·sin); `sign` -1 turns the other way.
   void (*rotate)(float* a, float* b, const float* cosine, const float* sine, float sign, std::int64_t n);
   void (*swiglu)(const float* gate, const float* up, float* y, std::int64_t n);
-  void (*swiglu_gradient)(const float* gate, const float* up, const float* d_y, float* d_gate, float* d_up, std::int64_t n);
+  void (*swiglu_gradient)(const float* gate, const float* up, const float* d_y, float* d_gate, float* d_up,
+                          std::int64_t n);
   void (*gelu_tanh)(const float* x, float* y, std::int64_t n);
   void (*gelu_tanh_gradient)(const float* x, const float* d_y, float* d_x, std::int64_t n);
   void (*gelu_erf)(const float* x, float* y, std::int64_t n);
   void (*gelu_erf_gradient)(const float* x, const float* d_y, float* d_x, std::int64_t n);
 };
 
-[[nodiscard]] const RowKernels& row_kernels() noexcept;            // the best of this CPU; HEADRACE_CPU_TARGET=scalar lowers it
-[[nodiscard]] const RowKernels& row_kernels_baseline() noexcept;   // runs on every x86-64
-[[nodiscard]] const RowKernels* row_kernels_avx2() noexcept;       // null where the CPU lacks AVX2
+[[nodiscard]] const RowKernels& row_kernels() noexcept;  // the best of this CPU; HEADRACE_CPU_TARGET=scalar lowers it
+[[nodiscard]] const RowKernels& row_kernels_baseline() noexcept;  // runs on every x86-64
+[[nodiscard]] const RowKernels* row_kernels_avx2() noexcept;      // null where the CPU lacks AVX2
 
 }  // namespace headrace::kernels

@@ -49,10 +49,12 @@ TEST(Swiglu, backward_is_within_4_ulp_of_the_upstream_gradient) {
   const WorstUlp of_up = worst_ulp(got_up, want_up, 1e-20F);
   EXPECT_LE(of_up.ulps, 6.0) << of_up.text() << " gate " << gate[of_up.index];
   for (std::size_t i = 0; i < gate.size(); ++i) {
-    // d silu crosses zero near -1.28, where its terms cancel: the error is that of the terms, which are at most 1.1 · d · u.
+    // d silu crosses zero near -1.28, where its terms cancel: the error is that of the terms, which are at most 1.1 · d
+    // · u.
     const double scale = std::abs(static_cast<double>(d_y[i]) * static_cast<double>(up[i]));
     const double error = std::abs(static_cast<double>(got_gate[i]) - static_cast<double>(want_gate[i]));
-    ASSERT_LE(error, 4 * 0x1p-23 * scale + 1e-27) << "gate " << gate[i] << " got " << got_gate[i] << " want " << want_gate[i];
+    ASSERT_LE(error, 4 * 0x1p-23 * scale + 1e-27)
+        << "gate " << gate[i] << " got " << got_gate[i] << " want " << want_gate[i];
   }
 }
 
@@ -66,7 +68,8 @@ TEST(Swiglu, outputs_may_be_the_inputs) {
   swiglu_backward(parallel, {gate.data(), up.data(), d_y.data(), apart_gate.data(), apart_up.data(), 1000});
   Values in_place_gate = gate;
   Values in_place_up = d_y;
-  swiglu_backward(parallel, {in_place_gate.data(), up.data(), in_place_up.data(), in_place_gate.data(), in_place_up.data(), 1000});
+  swiglu_backward(
+      parallel, {in_place_gate.data(), up.data(), in_place_up.data(), in_place_gate.data(), in_place_up.data(), 1000});
   EXPECT_TRUE(same_bits(apart_gate, in_place_gate));
   EXPECT_TRUE(same_bits(apart_up, in_place_up));
   Values product = gate;
@@ -92,7 +95,8 @@ TEST_P(GeluOf, forward_and_slope_are_within_their_bounds) {
   for (std::size_t i = 0; i < x.size(); ++i) {
     const double error = std::abs(static_cast<double>(got[i]) - static_cast<double>(want[i]));
     worst = std::max(worst, error / (std::abs(static_cast<double>(x[i])) + 1e-30));
-    ASSERT_LE(error, 4e-7 * std::abs(static_cast<double>(x[i])) + 1e-30) << "x " << x[i] << " got " << got[i] << " want " << want[i];
+    ASSERT_LE(error, 4e-7 * std::abs(static_cast<double>(x[i])) + 1e-30)
+        << "x " << x[i] << " got " << got[i] << " want " << want[i];
   }
   RecordProperty("worst_forward_relative_to_x", std::to_string(worst));
   gelu_backward(parallel, GetParam(), x.data(), d_y.data(), got.data(), count);
@@ -143,19 +147,28 @@ TEST(RowKernels, targets_give_the_same_bits) {
       EXPECT_FALSE(same_bits(one, c)) << name << " of " << n << " did nothing";
     };
     using Kernels = const RowKernels&;
-    expect_same("normalize", [&](Kernels k, float* out, float*) { k.normalize(a.data(), 0.1F, 0.7F, b.data(), c.data(), out, n); });
-    expect_same("normalize without bias", [&](Kernels k, float* out, float*) { k.normalize(a.data(), 0.1F, 0.7F, b.data(), nullptr, out, n); });
-    expect_same("norm_input_gradient", [&](Kernels k, float* out, float*) { k.norm_input_gradient(row, {0.2, 0.4}, true, out, n); });
+    expect_same("normalize",
+                [&](Kernels k, float* out, float*) { k.normalize(a.data(), 0.1F, 0.7F, b.data(), c.data(), out, n); });
+    expect_same("normalize without bias",
+                [&](Kernels k, float* out, float*) { k.normalize(a.data(), 0.1F, 0.7F, b.data(), nullptr, out, n); });
+    expect_same("norm_input_gradient", [&](Kernels k, float* out, float*) {
+      k.norm_input_gradient(row, {0.2, 0.4}, true, out, n);
+    });
     expect_same("add", [&](Kernels k, float* out, float*) { k.add(a.data(), out, n); });
-    expect_same("add_products", [&](Kernels k, float* out, float*) { k.add_products(a.data(), b.data(), 0.1F, 0.7F, out, n); });
-    expect_same("rotate", [&](Kernels k, float* out, float* more) { k.rotate(out, more, a.data(), b.data(), -1.0F, n); });
+    expect_same("add_products",
+                [&](Kernels k, float* out, float*) { k.add_products(a.data(), b.data(), 0.1F, 0.7F, out, n); });
+    expect_same("rotate",
+                [&](Kernels k, float* out, float* more) { k.rotate(out, more, a.data(), b.data(), -1.0F, n); });
     expect_same("swiglu", [&](Kernels k, float* out, float*) { k.swiglu(a.data(), b.data(), out, n); });
-    expect_same("swiglu_gradient",
-                [&](Kernels k, float* out, float* more) { k.swiglu_gradient(a.data(), b.data(), c.data(), out, more, n); });
+    expect_same("swiglu_gradient", [&](Kernels k, float* out, float* more) {
+      k.swiglu_gradient(a.data(), b.data(), c.data(), out, more, n);
+    });
     expect_same("gelu_tanh", [&](Kernels k, float* out, float*) { k.gelu_tanh(a.data(), out, n); });
-    expect_same("gelu_tanh_gradient", [&](Kernels k, float* out, float*) { k.gelu_tanh_gradient(a.data(), b.data(), out, n); });
+    expect_same("gelu_tanh_gradient",
+                [&](Kernels k, float* out, float*) { k.gelu_tanh_gradient(a.data(), b.data(), out, n); });
     expect_same("gelu_erf", [&](Kernels k, float* out, float*) { k.gelu_erf(a.data(), out, n); });
-    expect_same("gelu_erf_gradient", [&](Kernels k, float* out, float*) { k.gelu_erf_gradient(a.data(), b.data(), out, n); });
+    expect_same("gelu_erf_gradient",
+                [&](Kernels k, float* out, float*) { k.gelu_erf_gradient(a.data(), b.data(), out, n); });
   }
 }
 

@@ -29,7 +29,8 @@ TEST(Embedding, gathers_rows_and_adds_positions_exactly) {
   const Values positions = random_values(3, kShape.time * kShape.width);
   Values out(static_cast<std::size_t>(kRows * kShape.width));
   for (const bool with_positions : {false, true}) {
-    embedding_forward(Parallel(2), kShape, {tokens.data(), with_positions ? positions.data() : nullptr, DType::kFp32}, ids, out.data());
+    embedding_forward(Parallel(2), kShape, {tokens.data(), with_positions ? positions.data() : nullptr, DType::kFp32},
+                      ids, out.data());
     for (std::int64_t row = 0; row < kRows; ++row) {
       for (std::int64_t i = 0; i < kShape.width; ++i) {
         float want = tokens[static_cast<std::size_t>(ids[static_cast<std::size_t>(row)] * kShape.width + i)];
@@ -51,7 +52,8 @@ TEST(Embedding, widens_16_bit_rows_exactly) {
     embedding_forward(Parallel(1), kShape, {halves.data(), nullptr, dtype}, ids, out.data());
     for (std::int64_t row = 0; row < kRows; ++row) {
       for (std::int64_t i = 0; i < kShape.width; ++i) {
-        const std::uint16_t bits = halves[static_cast<std::size_t>(ids[static_cast<std::size_t>(row)] * kShape.width + i)];
+        const std::uint16_t bits =
+            halves[static_cast<std::size_t>(ids[static_cast<std::size_t>(row)] * kShape.width + i)];
         const float want = dtype == DType::kBf16 ? to_fp32(Bf16{bits}) : to_fp32(Fp16{bits});
         ASSERT_EQ(out[static_cast<std::size_t>(row * kShape.width + i)], want);
       }

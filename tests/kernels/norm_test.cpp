@@ -82,7 +82,8 @@ struct Results {
 
 class Norm : public testing::TestWithParam<Case> {};
 
-// Bounds: y and d_x have a handful of roundings of terms of size up to about 8; sums over rows add up to `rows` terms in runs of 32.
+// Bounds: y and d_x have a handful of roundings of terms of size up to about 8; sums over rows add up to `rows` terms
+// in runs of 32.
 TEST_P(Norm, forward_and_backward_are_near_the_reference) {
   const Parallel parallel(2);
   const Problem problem(GetParam());
@@ -123,7 +124,8 @@ TEST_P(Norm, threads_do_not_change_a_bit) {
   Results two(problem);
   for (Results* results : {&one, &two}) {
     const Parallel parallel(results == &one ? 1 : 2);
-    norm_forward(parallel, problem.shape, problem.x.data(), problem.parameters(), results->statistics(), results->y.data());
+    norm_forward(parallel, problem.shape, problem.x.data(), problem.parameters(), results->statistics(),
+                 results->y.data());
     norm_backward(parallel, problem.shape, results->backward(problem, true));
   }
   EXPECT_TRUE(same_bits(one.y, two.y) && same_bits(one.d_x, two.d_x) && same_bits(one.d_weight, two.d_weight) &&
@@ -156,7 +158,8 @@ TEST(RmsNorm, a_row_of_zeros_is_not_divided_by_zero) {
   const Values weight(16, 1.0F);
   Values inverse(1);
   Values y(16, 1.0F);
-  norm_forward(parallel, {1, 16, 1e-5}, x.data(), {weight.data(), nullptr, DType::kFp32}, {nullptr, inverse.data()}, y.data());
+  norm_forward(parallel, {1, 16, 1e-5}, x.data(), {weight.data(), nullptr, DType::kFp32}, {nullptr, inverse.data()},
+               y.data());
   EXPECT_TRUE(same_bits(y, x));
   EXPECT_NEAR(inverse[0], 316.2278F, 1e-3F);
 }
@@ -168,7 +171,8 @@ TEST(ColumnSums, add_rows_in_order_whatever_the_threads) {
   Values want(kColumns);
   for (std::int64_t column = 0; column < kColumns; ++column) {
     double sum = 0.5;
-    for (std::int64_t row = 0; row < kRows; ++row) sum += static_cast<double>(x[static_cast<std::size_t>(row * kColumns + column)]);
+    for (std::int64_t row = 0; row < kRows; ++row)
+      sum += static_cast<double>(x[static_cast<std::size_t>(row * kColumns + column)]);
     want[static_cast<std::size_t>(column)] = static_cast<float>(sum);
   }
   Values one(kColumns, 0.5F);
@@ -179,7 +183,8 @@ TEST(ColumnSums, add_rows_in_order_whatever_the_threads) {
   const WorstUlp worst = worst_ulp(one, want, 8.0F);
   EXPECT_LE(worst.ulps, 16) << worst.text();
   column_sums(Parallel(2), x.data(), kRows, kColumns, two.data(), false);
-  for (std::size_t i = 0; i < two.size(); ++i) ASSERT_NEAR(two[i] + 0.5F, one[i], 1e-4F) << "without accumulation the old sum is gone";
+  for (std::size_t i = 0; i < two.size(); ++i)
+    ASSERT_NEAR(two[i] + 0.5F, one[i], 1e-4F) << "without accumulation the old sum is gone";
 }
 
 }  // namespace

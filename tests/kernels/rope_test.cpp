@@ -13,7 +13,12 @@ namespace headrace::kernels {
 namespace {
 
 RopeFrequencies scaled() {
-  return {.theta = 10000, .scaled = true, .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position = 64};
+  return {.theta = 10000,
+          .scaled = true,
+          .factor = 8,
+          .low_freq_factor = 1,
+          .high_freq_factor = 4,
+          .original_max_position = 64};
 }
 
 TEST(Rope, turns_within_2_ulp_of_the_pair) {
@@ -85,8 +90,8 @@ TEST(Rope, llama3_scaling_keeps_short_wavelengths_and_stretches_long_ones) {
 TEST(Rope, far_positions_keep_fp64_angles) {
   constexpr std::int64_t kTime = 8192;
   const RopeTable table = make_rope_table({}, kTime, 64);
-  // The first pair turns by one radian a position: cos(8191) in fp32 arithmetic of the angle would be right too, but pair 1's
-  // angle 8191 · 10000^(-1/32) is off by up to 2.4e-4 when it is rounded to fp32 first.
+  // The first pair turns by one radian a position: cos(8191) in fp32 arithmetic of the angle would be right too, but
+  // pair 1's angle 8191 · 10000^(-1/32) is off by up to 2.4e-4 when it is rounded to fp32 first.
   const double angle = 8191.0 * std::pow(10000.0, -2.0 / 64.0);
   EXPECT_EQ(table.cosine[8191U * 32U + 1U], static_cast<float>(std::cos(angle)));
   EXPECT_EQ(table.sine[8191U * 32U + 1U], static_cast<float>(std::sin(angle)));

@@ -30,15 +30,16 @@ T expect(Result<T> result) {
 }  // namespace
 
 GuardedBuffer::GuardedBuffer(Bytes bytes)
-    : memory_(static_cast<std::byte*>(::operator new(static_cast<std::size_t>(bytes + kGuardBytes), std::align_val_t{64}))),
+    : memory_(static_cast<std::byte*>(
+          ::operator new (static_cast<std::size_t>(bytes + kGuardBytes), std::align_val_t{64}))),
       bytes_(bytes) {
   poison();
   std::fill_n(memory_.get() + bytes_, kGuardBytes, kGuard);
 }
 
 bool GuardedBuffer::guard_is_intact() const {
-  return memory_ == nullptr ||
-         std::all_of(memory_.get() + bytes_, memory_.get() + bytes_ + kGuardBytes, [](std::byte b) { return b == kGuard; });
+  return memory_ == nullptr || std::all_of(memory_.get() + bytes_, memory_.get() + bytes_ + kGuardBytes,
+                                           [](std::byte b) { return b == kGuard; });
 }
 
 MemoryModel::MemoryModel(const ModelConfig& config, DType dtype, std::int64_t batch, std::int64_t time, int threads)
@@ -63,13 +64,15 @@ MemoryModel::MemoryModel(const ModelConfig& config, DType dtype, std::int64_t ba
   gradient_out_ = GuardedBuffer(boundary);
 }
 
-MemoryModel MemoryModel::load(const std::string& name, DType dtype, std::int64_t batch, std::int64_t time, int threads) {
+MemoryModel MemoryModel::load(const std::string& name, DType dtype, std::int64_t batch, std::int64_t time,
+                              int threads) {
   const std::string folder = reference_path("models/" + name);
   MemoryModel loaded(expect(read_model_config(folder)), dtype, batch, time, threads);
   const HfWeights files = expect(HfWeights::open(folder));
   for (std::size_t unit = 0; unit < loaded.info().units.size(); ++unit) {
     for (const runtime::TensorInfo& tensor : loaded.info().units[unit].tensors) {
-      const auto read = files.read(tensor.name, 0, tensor.elements, dtype, loaded.weights(unit) + tensor.offset * dtype_bytes(dtype));
+      const auto read =
+          files.read(tensor.name, 0, tensor.elements, dtype, loaded.weights(unit) + tensor.offset * dtype_bytes(dtype));
       EXPECT_TRUE(read.ok()) << tensor.name << ": " << read.error().to_string();
     }
   }
@@ -94,7 +97,8 @@ UnitBuffers MemoryModel::buffers_of(std::size_t unit) {
   return buffers;
 }
 
-// Each unit gets a workspace of exactly its own size, so that a unit that needs more than it says hits the guard or NaN.
+// Each unit gets a workspace of exactly its own size, so that a unit that needs more than it says hits the guard or
+// NaN.
 void MemoryModel::forward_to_head(const MicroBatch& data, bool keep) {
   for (std::size_t unit = 0; unit + 1 < info().units.size(); ++unit) {
     const runtime::UnitInfo& of = info().units[unit];
@@ -151,8 +155,8 @@ LossSum MemoryModel::train(const MicroBatch& data, Activations activations, bool
     buffers.input_gradient = unit == 0 ? nullptr : gradient_in_.floats();
     buffers.first = first && !(tied && unit == 0);  // the tied matrix was begun by the head
     buffers.first_used = first;
-    const LossSum sum =
-        model_->backward(*parallel_, static_cast<runtime::UnitId>(unit), data, buffers, activations == Activations::kRecompute);
+    const LossSum sum = model_->backward(*parallel_, static_cast<runtime::UnitId>(unit), data, buffers,
+                                         activations == Activations::kRecompute);
     if (unit == head) loss = sum;
     check_guards();
     std::swap(gradient_in_, gradient_out_);
@@ -173,7 +177,8 @@ std::vector<float> MemoryModel::tensor_gradient(const std::string& name) const {
 
 std::vector<std::byte> MemoryModel::all_gradient_bytes() const {
   std::vector<std::byte> all;
-  for (const GuardedBuffer& gradient : gradients_) all.insert(all.end(), gradient.data(), gradient.data() + gradient.bytes());
+  for (const GuardedBuffer& gradient : gradients_)
+    all.insert(all.end(), gradient.data(), gradient.data() + gradient.bytes());
   return all;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model with everything in ordinary memory, for tests: places the buffers of all units as a plan would, poisons what a unit
-// may not read and guards what lies behind each buffer.
+// A model with everything in ordinary memory, for tests: places the buffers of all units as a plan would, poisons what
+// a unit may not read and guards what lies behind each buffer.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ class GuardedBuffer {
 
  private:
   struct Free {
-    void operator()(std::byte* memory) const { ::operator delete(memory, std::align_val_t{64}); }
+    void operator()(std::byte* memory) const { ::operator delete (memory, std::align_val_t{64}); }
   };
   std::unique_ptr<std::byte, Free> memory_;
   Bytes bytes_ = 0;
@@ -46,7 +46,7 @@ class MemoryModel {
   enum class Activations { kKeep, kRecompute };
   // One micro-batch forward and backward; the first one of a step overwrites the gradients.
   LossSum train(const MicroBatch& data, Activations activations, bool first);
-  LossSum evaluate(const MicroBatch& data);                    // forward alone, nothing saved
+  LossSum evaluate(const MicroBatch& data);                         // forward alone, nothing saved
   [[nodiscard]] std::vector<float> logits(const MicroBatch& data);  // [batch · time, vocab]
 
   [[nodiscard]] const Model& model() const { return *model_; }

@@ -29,9 +29,10 @@ TEST(ValidateModelConfig, every_extent_must_be_at_least_one) {
     std::int64_t ModelConfig::*member;
     const char* name;
   };
-  const Extent extents[] = {{&ModelConfig::vocab, "vocab"},         {&ModelConfig::embed, "embed"},       {&ModelConfig::layers, "layers"},
-                            {&ModelConfig::heads, "heads"},         {&ModelConfig::kv_heads, "kv_heads"}, {&ModelConfig::head_dim, "head_dim"},
-                            {&ModelConfig::inner, "inner"},         {&ModelConfig::max_positions, "max_positions"}};
+  const Extent extents[] = {{&ModelConfig::vocab, "vocab"},       {&ModelConfig::embed, "embed"},
+                            {&ModelConfig::layers, "layers"},     {&ModelConfig::heads, "heads"},
+                            {&ModelConfig::kv_heads, "kv_heads"}, {&ModelConfig::head_dim, "head_dim"},
+                            {&ModelConfig::inner, "inner"},       {&ModelConfig::max_positions, "max_positions"}};
   for (const Extent& extent : extents) {
     for (const std::int64_t value : {std::int64_t{0}, std::int64_t{-3}, std::int64_t{1} << 40}) {
       ModelConfig config = valid_llama();
@@ -88,7 +89,8 @@ TEST(ValidateModelConfig, real_numbers_must_be_positive_and_finite) {
     EXPECT_THAT(message_of(config), HasSubstr("rope_scaling.factor"));
   }
   ModelConfig config = valid_llama();
-  config.rope_scaling = {.enabled = true, .factor = 8, .low_freq_factor = 4, .high_freq_factor = 4, .original_max_position = 64};
+  config.rope_scaling = {
+      .enabled = true, .factor = 8, .low_freq_factor = 4, .high_freq_factor = 4, .original_max_position = 64};
   EXPECT_THAT(message_of(config), HasSubstr("high_freq_factor"));
 }
 
@@ -114,11 +116,13 @@ TEST(Presets, all_are_valid_and_have_the_parameters_that_their_names_say) {
     const char* name;
     double least, most;
   };
-  const Size sizes[] = {{"llama-1m", 0.95e6, 1.05e6},      {"llama-20m", 15e6, 20e6},     {"llama-150m", 148e6, 152e6},
-                        {"llama-1b", 1.0e9, 1.1e9},        {"llama-8b", 8.02e9, 8.04e9},  {"llama-70b", 70.5e9, 70.6e9},
-                        {"gpt2-124m", 124.4e6, 124.5e6},   {"gpt2-1.5b", 1.55e9, 1.56e9}, {"bert-large", 330e6, 340e6},
-                        {"turing-nlg-17b", 17.0e9, 17.5e9}, {"gpt3-175b", 174e9, 176e9},   {"500b", 500e9, 510e9},
-                        {"1t", 1.0e12, 1.02e12},           {"peer-222m", 222e6, 223e6}};
+  const Size sizes[] = {{"llama-1m", 0.95e6, 1.05e6},    {"llama-20m", 15e6, 20e6},
+                        {"llama-150m", 148e6, 152e6},    {"llama-1b", 1.0e9, 1.1e9},
+                        {"llama-8b", 8.02e9, 8.04e9},    {"llama-70b", 70.5e9, 70.6e9},
+                        {"gpt2-124m", 124.4e6, 124.5e6}, {"gpt2-1.5b", 1.55e9, 1.56e9},
+                        {"bert-large", 330e6, 340e6},    {"turing-nlg-17b", 17.0e9, 17.5e9},
+                        {"gpt3-175b", 174e9, 176e9},     {"500b", 500e9, 510e9},
+                        {"1t", 1.0e12, 1.02e12},         {"peer-222m", 222e6, 223e6}};
   EXPECT_EQ(std::size(sizes), presets().size());
   for (const Size& size : sizes) {
     const auto config = preset(size.name);

@@ -28,7 +28,9 @@ Json read_json(const std::string& path) {
 struct Inputs {
   std::vector<std::int32_t> ids, labels;
   std::int64_t batch = 0, time = 0;
-  [[nodiscard]] std::int64_t counted() const { return std::count_if(labels.begin(), labels.end(), [](int l) { return l != -100; }); }
+  [[nodiscard]] std::int64_t counted() const {
+    return std::count_if(labels.begin(), labels.end(), [](int l) { return l != -100; });
+  }
   [[nodiscard]] MicroBatch micro_batch() const { return {ids, labels, 1.0F / static_cast<float>(counted())}; }
 };
 
@@ -64,7 +66,8 @@ void expect_gradients(const MemoryModel& model, const std::string& expected, con
       const std::vector<float> got = model.tensor_gradient(tensor.name);
       const double largest = norms["grads"][tensor.name]["max_abs"].get<double>();
       const Worst worst = worst_difference(got, want);
-      EXPECT_LE(worst.error, 1e-4 * largest + 2e-8) << tensor.name << '[' << worst.index << "], largest value " << largest;
+      EXPECT_LE(worst.error, 1e-4 * largest + 2e-8)
+          << tensor.name << '[' << worst.index << "], largest value " << largest;
       for (const float g : got) square_sum += static_cast<double>(g) * static_cast<double>(g);
     }
   }
@@ -107,7 +110,8 @@ TEST_P(ModelGolden, loss_logits_and_every_gradient_match_the_reference) {
 INSTANTIATE_TEST_SUITE_P(Reference, ModelGolden,
                          testing::Values(GoldenCase{"llama_tiny", "labels", "expected.safetensors", true},
                                          GoldenCase{"llama_tied_rope3", "labels", "expected.safetensors", true},
-                                         GoldenCase{"llama_tied_rope3", "labels_masked", "expected_masked.safetensors", false},
+                                         GoldenCase{"llama_tied_rope3", "labels_masked", "expected_masked.safetensors",
+                                                    false},
                                          GoldenCase{"gpt2_tiny", "labels", "expected.safetensors", true}),
                          [](const auto& test) { return std::string(test.param.folder) + "_" + test.param.labels; });
 
@@ -125,14 +129,16 @@ TEST_P(ModelHalfWeights, logits_and_loss_match_weights_widened_to_fp32) {
   MemoryModel model = MemoryModel::load(half.folder, half.dtype, inputs.batch, inputs.time, 2);
   // Where the CPU multiplies in bf16, activations that meet bf16 weights are rounded to 8 bits of precision.
   const bool rounded = half.dtype == DType::kBf16 && kernels::gemm_uses_bf16();
-  const Worst worst = worst_difference(model.logits(inputs.micro_batch()), read_floats(folder + "/expected.safetensors", "logits"));
+  const Worst worst =
+      worst_difference(model.logits(inputs.micro_batch()), read_floats(folder + "/expected.safetensors", "logits"));
   EXPECT_LE(worst.error, rounded ? 0.15 : 1e-4) << "logit " << worst.index;
   const LossSum loss = model.train(inputs.micro_batch(), Keep::kKeep, true);
   EXPECT_NEAR(loss.sum / static_cast<double>(loss.counted), expected["loss_fp64"].get<double>(), rounded ? 0.02 : 5e-6);
   double square_sum = 0;
   for (const runtime::UnitInfo& unit : model.info().units) {
     for (const runtime::TensorInfo& tensor : unit.tensors) {
-      for (const float g : model.tensor_gradient(tensor.name)) square_sum += static_cast<double>(g) * static_cast<double>(g);
+      for (const float g : model.tensor_gradient(tensor.name))
+        square_sum += static_cast<double>(g) * static_cast<double>(g);
     }
   }
   const double want_norm = expected["grad_norm_fp64"].get<double>();
@@ -140,7 +146,8 @@ TEST_P(ModelHalfWeights, logits_and_loss_match_weights_widened_to_fp32) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Reference, ModelHalfWeights,
-                         testing::Values(HalfCase{"llama_tiny_bf16", DType::kBf16}, HalfCase{"gpt2_tiny_hubstyle_f16", DType::kFp16}),
+                         testing::Values(HalfCase{"llama_tiny_bf16", DType::kBf16},
+                                         HalfCase{"gpt2_tiny_hubstyle_f16", DType::kFp16}),
                          [](const auto& test) { return std::string(test.param.folder); });
 
 class ModelGenerate : public testing::TestWithParam<const char*> {};

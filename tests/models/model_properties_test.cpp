@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What must hold of any model: the same bits whatever is kept, however many threads; gradients add over micro-batches; every
-// byte that a unit touches is one that it asked for (MemoryModel poisons and guards).
+// What must hold of any model: the same bits whatever is kept, however many threads; gradients add over micro-batches;
+// every byte that a unit touches is one that it asked for (MemoryModel poisons and guards).
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -49,7 +49,8 @@ ModelConfig llama_with_everything() {
   config.attention_bias = true;
   config.mlp_bias = true;
   config.tied = true;
-  config.rope_scaling = {.enabled = true, .factor = 4, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position = 16};
+  config.rope_scaling = {
+      .enabled = true, .factor = 4, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position = 16};
   return config;
 }
 
@@ -194,7 +195,8 @@ TEST_P(ModelProperties, gradient_is_the_slope_of_the_loss) {
   const auto move = [&](double by) {
     for (std::size_t unit = 0; unit < direction.size(); ++unit) {
       auto* weights = reinterpret_cast<float*>(model.weights(unit));
-      for (std::size_t i = 0; i < direction[unit].size(); ++i) weights[i] += static_cast<float>(by) * direction[unit][i];
+      for (std::size_t i = 0; i < direction[unit].size(); ++i)
+        weights[i] += static_cast<float>(by) * direction[unit][i];
     }
   };
   for (std::size_t unit = 0; unit < direction.size(); ++unit) {
@@ -225,7 +227,8 @@ TEST(Model, thread_count_does_not_change_a_bit_where_kernels_are_cut_into_many_t
   const Data data = random_data(shape, 21);
   MemoryModel one = make(shape, 1, DType::kBf16);
   MemoryModel two = make(shape, 2, DType::kBf16);
-  EXPECT_EQ(one.train(data.micro_batch(0.01F), Keep::kKeep, true).sum, two.train(data.micro_batch(0.01F), Keep::kRecompute, true).sum);
+  EXPECT_EQ(one.train(data.micro_batch(0.01F), Keep::kKeep, true).sum,
+            two.train(data.micro_batch(0.01F), Keep::kRecompute, true).sum);
   EXPECT_TRUE(one.all_gradient_bytes() == two.all_gradient_bytes());
 }
 

@@ -58,8 +58,8 @@ void update(MemoryModel& model, Moments& moments, const Json& optimizer, int ste
 
 struct TrainRun {
   const char* folder;
-  const char* key;      // plain or accum4
-  const char* prefix;   // of the input tensors
+  const char* key;     // plain or accum4
+  const char* prefix;  // of the input tensors
   const char* final_file;
   std::int64_t micro_batches;
 };
@@ -122,17 +122,21 @@ TEST_P(ModelTrain10, losses_norms_and_final_weights_follow_the_reference) {
     moments.exp_avg_sq.emplace_back(static_cast<std::size_t>(unit.flat_elements));
   }
   const auto micro_batch = [&](std::size_t index, float scale) {
-    return MicroBatch{std::span(ids).subspan(index * tokens, tokens), std::span(labels).subspan(index * tokens, tokens), scale};
+    return MicroBatch{std::span(ids).subspan(index * tokens, tokens), std::span(labels).subspan(index * tokens, tokens),
+                      scale};
   };
   const auto per_step = static_cast<std::size_t>(run.micro_batches);
   for (std::size_t step = 0; step < 10; ++step) {
     const auto begin = labels.begin() + static_cast<std::int64_t>(step * per_step * tokens);
-    const auto counted = std::count_if(begin, begin + static_cast<std::int64_t>(per_step * tokens), [](int l) { return l != -100; });
+    const auto counted =
+        std::count_if(begin, begin + static_cast<std::int64_t>(per_step * tokens), [](int l) { return l != -100; });
     EXPECT_EQ(counted, log["fp64"]["tokens"][step].get<std::int64_t>());
     double loss = 0;
     for (std::size_t micro = 0; micro < per_step; ++micro) {
       const auto activations = micro % 2 == 0 ? MemoryModel::Activations::kKeep : MemoryModel::Activations::kRecompute;
-      loss += model.train(micro_batch(step * per_step + micro, 1.0F / static_cast<float>(counted)), activations, micro == 0).sum;
+      loss +=
+          model.train(micro_batch(step * per_step + micro, 1.0F / static_cast<float>(counted)), activations, micro == 0)
+              .sum;
     }
     EXPECT_NEAR(loss / static_cast<double>(counted), log["fp64"]["loss"][step].get<double>(), 1e-5) << "step " << step;
     const double norm = gradient_norm(model);
@@ -143,7 +147,8 @@ TEST_P(ModelTrain10, losses_norms_and_final_weights_follow_the_reference) {
   }
   if (log.contains("loss_of_batch_0_after_step_10")) {
     const LossSum after = model.evaluate(micro_batch(0, 1.0F));
-    EXPECT_NEAR(after.sum / static_cast<double>(after.counted), log["loss_of_batch_0_after_step_10"]["fp64"].get<double>(), 1e-5);
+    EXPECT_NEAR(after.sum / static_cast<double>(after.counted),
+                log["loss_of_batch_0_after_step_10"]["fp64"].get<double>(), 1e-5);
   }
   expect_final_weights(model, folder + "/" + run.final_file);
 }
@@ -152,7 +157,8 @@ INSTANTIATE_TEST_SUITE_P(Reference, ModelTrain10,
                          testing::Values(TrainRun{"llama_tiny", "plain", "", "train10_final.safetensors", 1},
                                          TrainRun{"llama_tied_rope3", "plain", "", "train10_final.safetensors", 1},
                                          TrainRun{"gpt2_tiny", "plain", "", "train10_final.safetensors", 1},
-                                         TrainRun{"gpt2_tiny", "accum4", "accum_", "train10_accum_final.safetensors", 4}),
+                                         TrainRun{"gpt2_tiny", "accum4", "accum_", "train10_accum_final.safetensors",
+                                                  4}),
                          [](const auto& test) { return std::string(test.param.folder) + "_" + test.param.key; });
 
 }  // namespace
