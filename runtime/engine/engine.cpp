@@ -72,7 +72,8 @@ Result<std::unique_ptr<Engine>> Engine::create(Plan plan, const EngineOptions& o
   Engine* const self = engine.get();
   engine->executor_ = std::make_unique<Executor>(
       [self](const Operation& operation) { return self->run(operation); },
-      [self](const Operation& operation, io::CompletionSink sink) { return self->start(operation, sink); }, options.executor);
+      [self](const Operation& operation, io::CompletionSink sink) { return self->start(operation, sink); },
+      options.executor);
   return engine;
 }
 
@@ -135,7 +136,8 @@ TierStore& Engine::store_of(StateStream stream) noexcept {
 
 std::uint64_t Engine::version_of(const TileId& id) const {
   const auto& tensors = plan_.input.model.units[static_cast<std::size_t>(id.unit)].tensors;
-  const bool frozen = std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.frozen; });
+  const bool frozen =
+      std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.frozen; });
   return frozen ? 0 : record_.state_version;
 }
 
@@ -143,7 +145,9 @@ std::string Engine::describe_storage() const {
   return nvme_ != nullptr ? nvme_->volumes().describe() : std::string("no volume: all state in host memory");
 }
 
-bool Engine::decays(const TensorInfo& tensor) const noexcept { return options_.decay_vectors || tensor.shape.size() >= 2; }
+bool Engine::decays(const TensorInfo& tensor) const noexcept {
+  return options_.decay_vectors || tensor.shape.size() >= 2;
+}
 
 Result<void> Engine::begin_step(const StepSettings& settings) {
   HEADRACE_RETURN_IF_ERROR(cpu_adam::validate(settings.hyper));
@@ -186,14 +190,22 @@ Result<void> Engine::finish_eval() {
 Result<ComputeLease> Engine::acquire(UnitId unit, Pass pass, std::int32_t micro_batch) {
   HEADRACE_TRY(const OperationId id, executor_->acquire_next());
   const Operation& operation = (in_eval_ ? plan_.eval_operations : plan_.operations)[static_cast<std::size_t>(id)];
-  if (operation.unit != unit || operation.pass != pass || operation.micro_batch != micro_batch)
-    return make_error(ErrorCode::kFailed, fmt::format("the driver asks for unit {} micro-batch {}, the plan has {} next", unit,
-                                                      micro_batch, describe(operation)));
+  if (operation.unit != unit || operation.pass != pass || operation.micro_batch != micro_batch) {
+    const Error error =
+        make_error(ErrorCode::kFailed, fmt::format("the driver asks for unit {} micro-batch {}, the plan has {} next",
+                                                   unit, micro_batch, describe(operation)));
+    executor_->abort(error, id);
+    return error;
+  }
+  return lease_of(id, operation);
+}
+
+ComputeLease Engine::lease_of(OperationId id, const Operation& operation) noexcept {
   ComputeLease lease;
   lease.operation = id;
-  lease.unit = unit;
-  lease.pass = pass;
-  lease.micro_batch = micro_batch;
+  lease.unit = operation.unit;
+  lease.pass = operation.pass;
+  lease.micro_batch = operation.micro_batch;
   lease.recompute = operation.recompute;
   lease.first = operation.first;
   lease.first_used = operation.first_used;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Executes a compiled plan step after step on real lanes: reads and writes tiles, rounds gradients, updates, commits. A driver
-// (the native trainer, later PyTorch hooks) computes: it acquires a unit for a pass and a micro-batch, computes, and releases.
-// Knows no model.
+// Executes a compiled plan step after step on real lanes: reads and writes tiles, rounds gradients, updates, commits. A
+// driver (the native trainer, later PyTorch hooks) computes: it acquires a unit for a pass and a micro-batch, computes,
+// and releases. Knows no model.
 #pragma once
 
 #include <array>
@@ -19,6 +19,7 @@
 #include "io/volume_set.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/loss_scaler.h"
+#include "runtime/engine/state_reader.h"
 #include "runtime/plan/compile.h"
 #include "runtime/plan/plan.h"
 #include "runtime/store/host_store.h"
@@ -27,19 +28,20 @@
 namespace headrace::runtime {
 
 struct EngineOptions {
-  std::vector<std::string> nvme_paths;   // empty when nothing's home is NVMe and nothing is spilled
+  std::vector<std::string> nvme_paths;  // empty when nothing's home is NVMe and nothing is spilled
   std::string run_id;
   io::VolumeOptions volume;
   std::int32_t slots = 2;
   int threads = 1;
-  bool decay_vectors = false;            // weight decay on tensors of one dimension too
+  bool decay_vectors = false;  // weight decay on tensors of one dimension too
   ExecutorOptions executor;
 };
 
 enum class StartMode : std::uint8_t { kFresh, kResume };
 
 // Fills `out` with elements [first, first + out.size()) of a fresh tensor. Any thread.
-using TensorSource = std::function<Result<void>(const UnitInfo&, const TensorInfo&, std::int64_t first, std::span<float> out)>;
+using TensorSource =
+    std::function<Result<void>(const UnitInfo&, const TensorInfo&, std::int64_t first, std::span<float> out)>;
 
 // What the driver gets for one forward or backward; valid until release.
 struct ComputeLease {
@@ -62,12 +64,12 @@ struct ComputeLease {
 
 struct StepOutcome {
   std::uint64_t step = 0;
-  std::uint64_t optimizer_step = 0;      // after this step
-  double grad_norm = 0;                  // before clipping; of the finite values when skipped
+  std::uint64_t optimizer_step = 0;  // after this step
+  double grad_norm = 0;              // before clipping; of the finite values when skipped
   double clip_factor = 1;
   bool skipped = false;
   std::int64_t non_finite = 0;
-  std::string non_finite_tensor;         // the first one
+  std::string non_finite_tensor;  // the first one
   double seconds = 0;
   std::array<double, kNumLanes> lane_busy{};
   std::int64_t nvme_read_bytes = 0, nvme_write_bytes = 0;
@@ -75,13 +77,13 @@ struct StepOutcome {
 };
 
 struct StepSettings {
-  std::uint64_t step = 0;                // this step's number, from 1
-  cpu_adam::AdamWHyper hyper;            // optimizer_step = number of this update; gradient_scale is set by the engine
-  double clip_norm = 0;                  // 0 = no clipping
-  double loss_scale = 1;                 // the driver's gradients are this factor too large (fp16)
-  LossScaler* loss_scaler = nullptr;     // fp16: told of the outcome and saved with the step
-  std::uint64_t samples_consumed = 0;    // after this step
-  bool inject_nan = false;               // tests: one gradient element becomes NaN
+  std::uint64_t step = 0;              // this step's number, from 1
+  cpu_adam::AdamWHyper hyper;          // optimizer_step = number of this update; gradient_scale is set by the engine
+  double clip_norm = 0;                // 0 = no clipping
+  double loss_scale = 1;               // the driver's gradients are this factor too large (fp16)
+  LossScaler* loss_scaler = nullptr;   // fp16: told of the outcome and saved with the step
+  std::uint64_t samples_consumed = 0;  // after this step
+  bool inject_nan = false;             // tests: one gradient element becomes NaN
   // The step's line of metrics.jsonl, asked for when all but the commit is done; called on a lane's thread.
   std::function<std::string(const StepOutcome&)> metrics_row;
 };
@@ -89,7 +91,8 @@ struct StepSettings {
 // One driver thread; state_* members only between steps.
 class Engine {
  public:
-  // kFresh makes new volumes (initialise() then fills them); kResume opens the run's volumes at the last committed step.
+  // kFresh makes new volumes (initialise() then fills them); kResume opens the run's volumes at the last committed
+  // step.
   static Result<std::unique_ptr<Engine>> create(Plan plan, const EngineOptions& options, StartMode mode);
   ~Engine();
 
@@ -102,6 +105,8 @@ class Engine {
   // Blocks until the unit's buffers are ready. The order must be the plan's; another one is a kFailed error.
   [[nodiscard]] Result<ComputeLease> acquire(UnitId unit, Pass pass, std::int32_t micro_batch);
   void release(const ComputeLease& lease);
+  // Where the plan puts the buffers of a compute operation; for measuring before the first step.
+  [[nodiscard]] ComputeLease lease_of(OperationId id, const Operation& operation) noexcept;
   // Waits for the update and the commit.
   [[nodiscard]] Result<StepOutcome> finish_step();
   // An evaluation pass over plan().input.eval_micro_batches micro-batches; acquire and release as in a step.
@@ -109,7 +114,7 @@ class Engine {
   [[nodiscard]] Result<void> finish_eval();
 
   [[nodiscard]] const Plan& plan() const noexcept { return plan_; }
-  [[nodiscard]] bool durable() const noexcept;          // a restart finds the last committed step
+  [[nodiscard]] bool durable() const noexcept;  // a restart finds the last committed step
   [[nodiscard]] const StepRecord& committed() const noexcept { return record_; }
   [[nodiscard]] const RunTimes& last_times() const noexcept { return times_; }  // of the last step
   [[nodiscard]] NvmeStore* nvme_store() noexcept { return nvme_.get(); }
@@ -119,10 +124,10 @@ class Engine {
   [[nodiscard]] std::string describe_memory() const { return host_slab_.describe(); }
   [[nodiscard]] std::string describe_storage() const;
 
-  // Reads the current state tile by tile: master weights in fp32, moments, [length] each, elements [first, first + length) of
-  // the unit's flat space.
-  using StateVisitor = std::function<Result<void>(UnitId, std::int64_t first, std::span<const float> master,
-                                                  std::span<const float> exp_avg, std::span<const float> exp_avg_sq)>;
+  // See state_reader.h.
+  [[nodiscard]] WeightsReader weights_reader() noexcept {
+    return {plan_.input, store_of(StateStream::kWeights), record_.state_version};
+  }
   [[nodiscard]] Result<void> visit_state(const StateVisitor& visit);
 
  private:
@@ -149,25 +154,21 @@ class Engine {
   Plan plan_;
   EngineOptions options_;
   HostSlab host_slab_, device_slab_;
-  std::unique_ptr<NvmeStore> nvme_;       // state whose home is NVMe
-  std::unique_ptr<NvmeStore> spill_;      // gradients that do not fit in host memory
-  std::unique_ptr<HostStore> host_;       // state whose home is host memory
+  std::unique_ptr<NvmeStore> nvme_;   // state whose home is NVMe
+  std::unique_ptr<NvmeStore> spill_;  // gradients that do not fit in host memory
+  std::unique_ptr<HostStore> host_;   // state whose home is host memory
   cpu_adam::ParallelUpdater updater_;
   Schedule step_schedule_, eval_schedule_;
-  StepRecord record_;                     // the last committed step
-  StepSettings settings_;                 // of the running step
-  StepOutcome outcome_;                   // of the running step; the update's fields are written by kNorm
+  StepRecord record_;      // the last committed step
+  StepSettings settings_;  // of the running step
+  StepOutcome outcome_;    // of the running step; the update's fields are written by kNorm
   float gradient_scale_ = 1;
-  std::vector<std::vector<double>> chunk_sums_;               // per unit, tensor after tensor
+  std::vector<std::vector<double>> chunk_sums_;  // per unit, tensor after tensor
   std::vector<std::vector<std::int64_t>> chunk_non_finite_;
   io::VolumeCounters counters_before_;
   RunTimes times_;
   bool in_eval_ = false;
-  std::unique_ptr<Executor> executor_;    // last: its threads use everything above
+  std::unique_ptr<Executor> executor_;  // last: its threads use everything above
 };
-
-// XXH3 over master weights and moments of every tensor in model order: equal for equal state in any tier, tile size, world of 1
-// and for `fp32` and `split` formats.
-[[nodiscard]] Result<std::uint64_t> state_digest(Engine& engine);
 
 }  // namespace headrace::runtime

@@ -130,7 +130,8 @@ void Engine::gradient_out(const Operation& operation) {
   const DType dtype = plan_.input.gradient_dtype;
   auto* const source = reinterpret_cast<float*>(address_of(operation, Role::kAccumulator));
   std::byte* const destination = address_of(operation, Role::kGradient);
-  if (settings_.inject_nan && operation.last && operation.unit == 0) source[0] = std::numeric_limits<float>::quiet_NaN();
+  if (settings_.inject_nan && operation.last && operation.unit == 0)
+    source[0] = std::numeric_limits<float>::quiet_NaN();
   std::size_t chunk = 0;
   for (const TensorInfo& tensor : plan_.input.model.units[u].tensors) {
     const auto chunks = static_cast<std::size_t>(ceil_div(tensor.elements, cpu_adam::ParallelUpdater::kNormChunk));
@@ -205,7 +206,8 @@ Result<void> Engine::update(const Operation& operation) {
     updater_.update(arrays, input.state_format, hyper);
   }
   // Tiles at home in host memory are updated where they are; the store learns their version.
-  for (const auto& [stream, data] : {std::pair{StateStream::kWeights, weights}, std::pair{StateStream::kOptimizer, optimizer}}) {
+  for (const auto& [stream, data] :
+       {std::pair{StateStream::kWeights, weights}, std::pair{StateStream::kOptimizer, optimizer}}) {
     const Home home = stream == StateStream::kWeights ? input.weights_home : input.optimizer_home;
     if (home == Home::kNvme) continue;
     const TileMove move{{operation.unit, stream, operation.tile}, data};

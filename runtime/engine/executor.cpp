@@ -13,8 +13,8 @@ namespace headrace::runtime {
 
 namespace {
 
-constexpr std::chrono::seconds kLook{1};            // how often a waiting lane looks for a stall
-constexpr std::chrono::seconds kTicketGrace{30};    // a notified ticket is ready at once; longer is a defect
+constexpr std::chrono::seconds kLook{1};          // how often a waiting lane looks for a stall
+constexpr std::chrono::seconds kTicketGrace{30};  // a notified ticket is ready at once; longer is a defect
 
 constexpr int index_of(Lane lane) { return static_cast<int>(lane); }
 constexpr bool is_asynchronous(int lane) {
@@ -51,7 +51,8 @@ Executor::Executor(Run run, Start start, ExecutorOptions options)
     const auto i = static_cast<std::size_t>(lane);
     sinks_[i] = {this, lane};
     lanes_[i].random.seed(options_.seed + static_cast<std::uint64_t>(lane));
-    if (lane == index_of(Lane::kCompute) || lane == index_of(Lane::kCollective)) continue;  // the driver's; no ranks yet
+    if (lane == index_of(Lane::kCompute) || lane == index_of(Lane::kCollective))
+      continue;  // the driver's; no ranks yet
     lanes_[i].thread = std::thread([this, lane] { lane_loop(lane); });
   }
 }
@@ -112,7 +113,8 @@ bool Executor::wait_until_ready(int lane, OperationId id, std::unique_lock<std::
   LaneState& state = lanes_[static_cast<std::size_t>(lane)];
   while (!error_.has_value() && pending_[static_cast<std::size_t>(id)] > 0) {
     state.wake.wait_for(lock, kLook);
-    if (pending_[static_cast<std::size_t>(id)] > 0) check_stall(&(*schedule_->operations)[static_cast<std::size_t>(id)]);
+    if (pending_[static_cast<std::size_t>(id)] > 0)
+      check_stall(&(*schedule_->operations)[static_cast<std::size_t>(id)]);
   }
   return !error_.has_value();
 }
@@ -143,7 +145,8 @@ void Executor::run_asynchronous(int lane, std::unique_lock<std::mutex>& lock) {
       reap_one(lane, lock);
     } else if (state.in_flight == 0 && (error_.has_value() || state.next == order.size())) {
       return;
-    } else if (!error_.has_value() && state.next < order.size() && pending_[static_cast<std::size_t>(order[state.next])] == 0) {
+    } else if (!error_.has_value() && state.next < order.size() &&
+               pending_[static_cast<std::size_t>(order[state.next])] == 0) {
       start_one(lane, order[state.next++], lock);
     } else {
       state.wake.wait_for(lock, kLook);
@@ -215,7 +218,8 @@ void Executor::mark_done(OperationId id) {
   progress_ = Clock::now();
   for (const OperationId dependent : schedule_->dependents[i])
     if (--pending_[static_cast<std::size_t>(dependent)] == 0)
-      lanes_[static_cast<std::size_t>((*schedule_->operations)[static_cast<std::size_t>(dependent)].lane)].wake.notify_all();
+      lanes_[static_cast<std::size_t>((*schedule_->operations)[static_cast<std::size_t>(dependent)].lane)]
+          .wake.notify_all();
 }
 
 // With the lock held.
@@ -281,6 +285,12 @@ void Executor::complete(OperationId operation) {
   const OperationSpan& span = spans_[static_cast<std::size_t>(operation)];
   state.busy += span.end - span.start;
   state.done = state.next == schedule_->lanes[static_cast<std::size_t>(index_of(Lane::kCompute))].size();
+}
+
+void Executor::abort(Error error, OperationId operation) {
+  const std::lock_guard lock(mutex_);
+  lanes_[static_cast<std::size_t>(index_of(Lane::kCompute))].in_flight = 0;
+  fail(std::move(error), (*schedule_->operations)[static_cast<std::size_t>(operation)]);
 }
 
 Result<RunTimes> Executor::finish() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a list of planned operations on their lanes: one thread per lane that has work of its own, the driver's thread for the
-// compute lane. Knows order, dependencies, errors, deadlines and times; what an operation does is the caller's.
+// Runs a list of planned operations on their lanes: one thread per lane that has work of its own, the driver's thread
+// for the compute lane. Knows order, dependencies, errors, deadlines and times; what an operation does is the caller's.
 #pragma once
 
 #include <array>
@@ -65,6 +65,8 @@ class Executor {
   // The next operation of the compute lane, once everything it depends on is done.
   [[nodiscard]] Result<OperationId> acquire_next();
   void complete(OperationId operation);
+  // The driver gives up: the run fails with `error` unless it has failed already.
+  void abort(Error error, OperationId operation);
   // Waits until every lane is done. The first error of any lane; later ones are counted in its message.
   [[nodiscard]] Result<RunTimes> finish();
   [[nodiscard]] RunTimes times_so_far() const;  // from any thread, within a run
@@ -74,8 +76,8 @@ class Executor {
   struct LaneState {
     std::condition_variable wake;
     std::thread thread;
-    std::size_t next = 0;                // position in the schedule's lane
-    std::deque<OperationId> finished;    // notified by the I/O thread, not yet looked at
+    std::size_t next = 0;              // position in the schedule's lane
+    std::deque<OperationId> finished;  // notified by the I/O thread, not yet looked at
     std::int64_t in_flight = 0;
     double busy = 0;
     Clock::time_point busy_since{};
@@ -112,7 +114,7 @@ class Executor {
   bool stopping_ = false;
   std::vector<std::int32_t> pending_;
   std::vector<char> is_done_;
-  std::vector<std::vector<io::Ticket>> tickets_;   // of operations in flight
+  std::vector<std::vector<io::Ticket>> tickets_;  // of operations in flight
   std::vector<std::int32_t> tickets_left_;
   std::vector<OperationSpan> spans_;
   std::optional<Error> error_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Dynamic loss scale for fp16 with the meaning of DeepSpeed's keys: halved after `hysteresis` skipped steps, doubled after
-// `window` good ones. Its state is part of the commit record.
+// Dynamic loss scale for fp16 with the meaning of DeepSpeed's keys: halved after `hysteresis` skipped steps, doubled
+// after `window` good ones. Its state is part of the commit record.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The host-memory tier: the tiles whose home is host memory, kept in the plan's held buffers. Nothing survives the process.
+// The host-memory tier: the tiles whose home is host memory, kept in the plan's held buffers. Nothing survives the
+// process.
 #pragma once
 
 #include <memory>
@@ -14,11 +15,14 @@ class HostStore final : public TierStore {
  public:
   explicit HostStore(std::size_t num_units) : units_(num_units) {}
 
-  // Memory of one tile's payload, [bytes], owned by the plan's slab. Every tile is added before the first load or store.
+  // Memory of one tile's payload, [bytes], owned by the plan's slab. Every tile is added before the first load or
+  // store.
   void add(const TileId& id, std::byte* data, Bytes bytes);
 
-  [[nodiscard]] Result<io::Ticket> load(std::span<const TileMove> moves, std::uint64_t version, io::CompletionSink sink) override;
-  [[nodiscard]] Result<io::Ticket> store(std::span<const TileMove> moves, std::uint64_t version, io::CompletionSink sink) override;
+  [[nodiscard]] Result<io::Ticket> load(std::span<const TileMove> moves, std::uint64_t version,
+                                        io::CompletionSink sink) override;
+  [[nodiscard]] Result<io::Ticket> store(std::span<const TileMove> moves, std::uint64_t version,
+                                         io::CompletionSink sink) override;
   [[nodiscard]] Result<void> commit(std::uint64_t version) override;
 
  private:

@@ -14,18 +14,20 @@ namespace {
 
 Result<void> same_geometry(const io::VolumeGeometry& had, const io::VolumeGeometry& wanted) {
   const auto mismatch = [](const std::string& what) {
-    return make_error(ErrorCode::kConfig, "the run's volume was laid out differently: " + what,
-                      "resume with the offload devices, state format, tile size and model that the run was started with");
+    return make_error(
+        ErrorCode::kConfig, "the run's volume was laid out differently: " + what,
+        "resume with the offload devices, state format, tile size and model that the run was started with");
   };
   if (had.streams.size() != wanted.streams.size())
-    return mismatch(fmt::format("it has {} streams, this configuration has {}", had.streams.size(), wanted.streams.size()));
+    return mismatch(
+        fmt::format("it has {} streams, this configuration has {}", had.streams.size(), wanted.streams.size()));
   for (std::size_t i = 0; i < had.streams.size(); ++i) {
     const io::StreamGeometry& a = had.streams[i];
     const io::StreamGeometry& b = wanted.streams[i];
     if (a.tiles != b.tiles || a.tile_payload_bytes != b.tile_payload_bytes ||
         a.last_tile_payload_bytes != b.last_tile_payload_bytes || a.slots != b.slots)
-      return mismatch(fmt::format("stream {} has {} tiles of {} bytes in {} slots there, {} of {} bytes in {} here", i, a.tiles,
-                                  a.tile_payload_bytes, a.slots, b.tiles, b.tile_payload_bytes, b.slots));
+      return mismatch(fmt::format("stream {} has {} tiles of {} bytes in {} slots there, {} of {} bytes in {} here", i,
+                                  a.tiles, a.tile_payload_bytes, a.slots, b.tiles, b.tile_payload_bytes, b.slots));
   }
   return {};
 }
@@ -61,7 +63,8 @@ Result<void> NvmeStore::adopt_newest_record() {
                       "the run died before its first step was committed; start it again with --resume never");
   HEADRACE_TRY(committed_, decode_step_record(records.front().payload, geometry_.total_tiles()));
   record_sequence_ = records.front().sequence;
-  // A new session writes under a new attempt, so that what a dead one left behind in the other slots never passes as ours.
+  // A new session writes under a new attempt, so that what a dead one left behind in the other slots never passes as
+  // ours.
   attempt_ = committed_.attempt + 1;
   return {};
 }
@@ -71,7 +74,8 @@ std::uint64_t NvmeStore::version_of(const TileId& id) const {
   return geometry_.streams()[stream].kind == ShardGeometry::Kind::kFrozen ? 0 : committed_.state_version;
 }
 
-Result<std::vector<io::TileTransfer>> NvmeStore::transfers(std::span<const TileMove> moves, std::uint64_t version, bool write) {
+Result<std::vector<io::TileTransfer>> NvmeStore::transfers(std::span<const TileMove> moves, std::uint64_t version,
+                                                           bool write) {
   std::vector<io::TileTransfer> result;
   result.reserve(moves.size());
   for (const TileMove& move : moves) {
@@ -88,8 +92,8 @@ Result<std::vector<io::TileTransfer>> NvmeStore::transfers(std::span<const TileM
     } else {
       const std::uint64_t have = version_of(move.id);
       if (version != have)
-        return make_error(ErrorCode::kIo, fmt::format("unit {} tile {}: version {} asked for, version {} is current", move.id.unit,
-                                                      move.id.tile, version, have));
+        return make_error(ErrorCode::kIo, fmt::format("unit {} tile {}: version {} asked for, version {} is current",
+                                                      move.id.unit, move.id.tile, version, have));
       transfer.stamp = {version, info.kind == ShardGeometry::Kind::kFrozen ? 0 : committed_.state_attempt};
       transfer.address.slot = current_slot(stream, move.id.tile);
     }

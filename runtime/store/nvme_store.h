@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The NVMe tier: tiles with two slots on a VolumeSet. A step writes to the slots that are not current; commit() writes the
-// record that makes them current, so that after a kill at any instant the last committed step is found whole.
+// The NVMe tier: tiles with two slots on a VolumeSet. A step writes to the slots that are not current; commit() writes
+// the record that makes them current, so that after a kill at any instant the last committed step is found whole.
 #pragma once
 
 #include <memory>
@@ -24,8 +24,10 @@ class NvmeStore final : public TierStore {
   static Result<std::unique_ptr<NvmeStore>> open(const std::vector<std::string>& paths, const std::string& run_id,
                                                  ShardGeometry geometry, const io::VolumeOptions& options);
 
-  [[nodiscard]] Result<io::Ticket> load(std::span<const TileMove> moves, std::uint64_t version, io::CompletionSink sink) override;
-  [[nodiscard]] Result<io::Ticket> store(std::span<const TileMove> moves, std::uint64_t version, io::CompletionSink sink) override;
+  [[nodiscard]] Result<io::Ticket> load(std::span<const TileMove> moves, std::uint64_t version,
+                                        io::CompletionSink sink) override;
+  [[nodiscard]] Result<io::Ticket> store(std::span<const TileMove> moves, std::uint64_t version,
+                                         io::CompletionSink sink) override;
   // Spill and initial state: flips what was stored without writing a record.
   [[nodiscard]] Result<void> commit(std::uint64_t version) override;
   // The step's record; fills in the slots, state_version and attempts. `updated` says whether tiles were stored.
@@ -39,15 +41,16 @@ class NvmeStore final : public TierStore {
 
  private:
   NvmeStore(std::unique_ptr<io::VolumeSet> volumes, ShardGeometry geometry);
-  [[nodiscard]] Result<std::vector<io::TileTransfer>> transfers(std::span<const TileMove> moves, std::uint64_t version, bool write);
+  [[nodiscard]] Result<std::vector<io::TileTransfer>> transfers(std::span<const TileMove> moves, std::uint64_t version,
+                                                                bool write);
   [[nodiscard]] std::int32_t current_slot(std::uint32_t stream, std::int64_t tile) const;
   [[nodiscard]] Result<void> adopt_newest_record();
 
   std::unique_ptr<io::VolumeSet> volumes_;
   ShardGeometry geometry_;
-  StepRecord committed_;                 // current_slot is the truth for load and store
+  StepRecord committed_;  // current_slot is the truth for load and store
   std::uint64_t record_sequence_ = 0;
-  std::uint32_t attempt_ = 0;            // of this session
+  std::uint32_t attempt_ = 0;  // of this session
 };
 
 }  // namespace headrace::runtime

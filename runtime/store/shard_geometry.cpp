@@ -22,7 +22,8 @@ Bytes payload_of(const PlanInput& input, StateStream stream, std::int64_t length
   return 0;
 }
 
-ShardGeometry::Stream stream_of(const PlanInput& input, UnitId unit, StateStream stream, std::int32_t slots, ShardGeometry::Kind kind) {
+ShardGeometry::Stream stream_of(const PlanInput& input, UnitId unit, StateStream stream, std::int32_t slots,
+                                ShardGeometry::Kind kind) {
   const std::int64_t tiles = num_tiles(input, unit);
   ShardGeometry::Stream result;
   result.unit = unit;
@@ -44,7 +45,8 @@ ShardGeometry ShardGeometry::of_state(const PlanInput& input, std::int32_t slots
   for (UnitId unit = 0; unit < static_cast<UnitId>(input.model.units.size()); ++unit) {
     const bool frozen = is_frozen(input.model.units[static_cast<std::size_t>(unit)]);
     if (input.weights_home == Home::kNvme)
-      geometry.add(stream_of(input, unit, StateStream::kWeights, frozen ? 1 : slots, frozen ? Kind::kFrozen : Kind::kTrained));
+      geometry.add(
+          stream_of(input, unit, StateStream::kWeights, frozen ? 1 : slots, frozen ? Kind::kFrozen : Kind::kTrained));
     if (input.optimizer_home == Home::kNvme && !frozen)
       geometry.add(stream_of(input, unit, StateStream::kOptimizer, slots, Kind::kTrained));
   }
@@ -75,10 +77,13 @@ bool ShardGeometry::has(UnitId unit, StateStream stream) const noexcept {
 
 std::uint32_t ShardGeometry::stream_index(UnitId unit, StateStream stream) const {
   HEADRACE_CHECK(has(unit, stream), "the store does not keep this stream");
-  return static_cast<std::uint32_t>(index_by_unit_[static_cast<std::size_t>(unit) * 3 + static_cast<std::size_t>(stream)]);
+  return static_cast<std::uint32_t>(
+      index_by_unit_[static_cast<std::size_t>(unit) * 3 + static_cast<std::size_t>(stream)]);
 }
 
-std::int64_t ShardGeometry::tile_index(std::uint32_t stream, std::int64_t tile) const { return first_tile_[stream] + tile; }
+std::int64_t ShardGeometry::tile_index(std::uint32_t stream, std::int64_t tile) const {
+  return first_tile_[stream] + tile;
+}
 
 Bytes ShardGeometry::payload_bytes(std::uint32_t stream, std::int64_t tile) const {
   const Stream& s = streams_[stream];

@@ -36,7 +36,7 @@ class ShardGeometry {
   [[nodiscard]] const std::vector<Stream>& streams() const noexcept { return streams_; }
   [[nodiscard]] std::int64_t total_tiles() const noexcept { return total_tiles_; }
   [[nodiscard]] bool has(UnitId unit, StateStream stream) const noexcept;
-  [[nodiscard]] std::uint32_t stream_index(UnitId unit, StateStream stream) const;  // CHECKs that it exists
+  [[nodiscard]] std::uint32_t stream_index(UnitId unit, StateStream stream) const;       // CHECKs that it exists
   [[nodiscard]] std::int64_t tile_index(std::uint32_t stream, std::int64_t tile) const;  // over all streams
   [[nodiscard]] Bytes payload_bytes(std::uint32_t stream, std::int64_t tile) const;
   [[nodiscard]] io::VolumeGeometry volume_geometry(Bytes record_payload_bytes) const;
@@ -45,8 +45,8 @@ class ShardGeometry {
   void add(Stream stream);
 
   std::vector<Stream> streams_;
-  std::vector<std::int64_t> first_tile_;      // per stream
-  std::vector<std::int32_t> index_by_unit_;   // unit · 3 + stream → index or -1
+  std::vector<std::int64_t> first_tile_;     // per stream
+  std::vector<std::int32_t> index_by_unit_;  // unit · 3 + stream → index or -1
   std::int64_t total_tiles_ = 0;
 };
 

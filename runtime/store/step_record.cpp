@@ -55,7 +55,8 @@ Bytes step_record_capacity(std::int64_t tiles) noexcept {
 }
 
 std::vector<std::byte> encode(const StepRecord& record) {
-  HEADRACE_CHECK(static_cast<Bytes>(record.metrics_row.size()) <= kMaxMetricsRowBytes, "metrics row beyond its capacity");
+  HEADRACE_CHECK(static_cast<Bytes>(record.metrics_row.size()) <= kMaxMetricsRowBytes,
+                 "metrics row beyond its capacity");
   std::vector<std::byte> out;
   out.reserve(kFixedBytes + record.metrics_row.size() + record.current_slot.size() / 8 + 16);
   put(out, kFormat);
@@ -110,8 +111,7 @@ Result<StepRecord> decode_step_record(const std::vector<std::byte>& payload, std
   record.metrics_row.assign(reinterpret_cast<const char*>(payload.data()) + row_begin, row_bytes);
   record.current_slot.resize(static_cast<std::size_t>(tiles));
   for (std::size_t i = 0; i < record.current_slot.size(); ++i)
-    record.current_slot[i] =
-        (std::to_integer<unsigned>(payload[row_begin + row_bytes + i / 8]) >> (i % 8) & 1U) != 0;
+    record.current_slot[i] = (std::to_integer<unsigned>(payload[row_begin + row_bytes + i / 8]) >> (i % 8) & 1U) != 0;
   return record;
 }
 

@@ -13,19 +13,19 @@
 namespace headrace::runtime {
 
 struct StepRecord {
-  std::uint64_t step = 0;             // attempted global batches done
-  std::uint64_t optimizer_step = 0;   // updates made: bias correction and schedule follow it
+  std::uint64_t step = 0;            // attempted global batches done
+  std::uint64_t optimizer_step = 0;  // updates made: bias correction and schedule follow it
   std::uint64_t samples_consumed = 0;
   std::uint64_t skipped_steps = 0;
   std::uint64_t skipped_in_a_row = 0;
-  std::uint64_t state_version = 0;    // step that wrote the current tiles
-  std::uint32_t state_attempt = 0;    // attempt that wrote them
-  std::uint32_t attempt = 0;          // attempt (session of this run) that wrote this record
-  double loss_scale = 1.0;            // fp16: state of the loss scaler for the next step
+  std::uint64_t state_version = 0;  // step that wrote the current tiles
+  std::uint32_t state_attempt = 0;  // attempt that wrote them
+  std::uint32_t attempt = 0;        // attempt (session of this run) that wrote this record
+  double loss_scale = 1.0;          // fp16: state of the loss scaler for the next step
   std::uint64_t loss_scale_good_steps = 0;
   std::uint64_t loss_scale_hysteresis = 0;
-  std::string metrics_row;            // this step's line of metrics.jsonl, without the line end
-  std::vector<bool> current_slot;     // per tile of the state geometry
+  std::string metrics_row;         // this step's line of metrics.jsonl, without the line end
+  std::vector<bool> current_slot;  // per tile of the state geometry
 };
 
 inline constexpr Bytes kMaxMetricsRowBytes = 4096;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The seam to a tier that keeps tiles: host memory or NVMe. A tile is stored under a version (the step that wrote it) and can
-// be loaded only at the version it was stored with, so that stale or torn state is an error and never a bad loss curve.
+// The seam to a tier that keeps tiles: host memory or NVMe. A tile is stored under a version (the step that wrote it)
+// and can be loaded only at the version it was stored with, so that stale or torn state is an error and never a bad
+// loss curve.
 #pragma once
 
 #include <cstddef>
@@ -19,8 +20,8 @@ struct TileId {
   std::int64_t tile = 0;
 };
 
-// `data` is the caller's, aligned to PlanInput::alignment, with room for the payload rounded up to that alignment, and must
-// outlive the ticket.
+// `data` is the caller's, aligned to PlanInput::alignment, with room for the payload rounded up to that alignment, and
+// must outlive the ticket.
 struct TileMove {
   TileId id;
   std::byte* data = nullptr;
@@ -31,8 +32,8 @@ class TierStore {
  public:
   virtual ~TierStore() = default;
 
-  // Loads tiles at `version`; kIo error at once, naming the tile, when the store does not have that version of it (the sink is
-  // not notified then); faults of the move itself are the ticket's.
+  // Loads tiles at `version`; kIo error at once, naming the tile, when the store does not have that version of it (the
+  // sink is not notified then); faults of the move itself are the ticket's.
   [[nodiscard]] virtual Result<io::Ticket> load(std::span<const TileMove> moves, std::uint64_t version,
                                                 io::CompletionSink sink) = 0;
   // Stores tiles as `version`. The version last committed stays loadable until commit() where the tile has two slots.

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bindings/cli/plan_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "bindings/cli/command.h"
+#include "core/file.h"
+#include "core/json.h"
+#include "core/topology.h"
+
+namespace headrace::cli {
+
+namespace {
+
+std::string cell(Bytes bytes) { return bytes > 0 ? format_bytes(bytes) : "–"; }
+
+std::string parameters_text(std::int64_t parameters) {
+  if (parameters >= 1'000'000'000) return fmt::format("{:.2f}B", static_cast<double>(parameters) * 1e-9);
+  return fmt::format("{:.1f}M", static_cast<double>(parameters) * 1e-6);
+}
+
+const char* format_word(const runtime::PlanInput& input) {
+  return input.state_format == cpu_adam::StateFormat::kSplit ? "split" : "fp32";
+}
+
+Bytes free_on(const std::vector<std::string>& paths) {
+  Bytes sum = 0;
+  for (const std::string& path : paths)
+    if (const auto bytes = free_bytes(path); bytes.ok()) sum += *bytes;
+  return sum;
+}
+
+std::string headline(const runtime::Plan& plan, const models::TrainingSetup& setup) {
+  const runtime::PlanInput& input = plan.input;
+  const config::BatchConfig& batch = setup.config.run.batch;
+  const Topology topology = detect_topology();
+  return fmt::format(
+      "{} parameters ({}) on 1 rank · cpu device ({} cores, {}) · {} weights, {} state · {} micro-batch{} of {} × {} "
+      "tokens, groups of {}",
+      parameters_text(parameters_of(plan)), input.model.name, topology.usable_cores, describe(topology.features),
+      dtype_name(input.weights_dtype), format_word(input), input.micro_batches, input.micro_batches == 1 ? "" : "es",
+      batch.micro_batch_size, setup.train_data.sequence_length, input.group_size);
+}
+
+}  // namespace
+
+std::int64_t parameters_of(const runtime::Plan& plan) {
+  std::int64_t sum = 0;
+  for (const runtime::UnitInfo& unit : plan.input.model.units)
+    for (const runtime::TensorInfo& tensor : unit.tensors) sum += tensor.elements;
+  return sum;
+}
+
+std::string plan_text(const runtime::Plan& plan, const models::TrainingSetup& setup, const std::string& storage) {
+  bool any_device = plan.device_slab_bytes > 0;
+  Bytes host = 0, device = 0, nvme = 0;
+  std::vector<std::vector<std::string>> rows{{"", "host", "device", "nvme", ""}};
+  for (const runtime::MemoryLine& line : plan.memory) {
+    rows.push_back({line.what, cell(line.host), cell(line.device), cell(line.nvme), line.note});
+    host += line.host;
+    device += line.device;
+    nvme += line.nvme;
+  }
+  const std::vector<std::string> paths = models::nvme_paths_of(setup.config.run);
+  rows.push_back({"", "-", "-", "-", ""});
+  rows.push_back(
+      {"peak", format_bytes(host), cell(device), cell(nvme),
+       any_device ? fmt::format("{} in all: the cpu device's arena is host memory", format_bytes(plan.host_peak_bytes))
+                  : ""});
+  std::string where;
+  for (const std::string& path : paths) where += (where.empty() ? " free in " : ", ") + path;
+  rows.push_back({"budget", format_bytes(plan.input.host_budget),
+                  plan.input.device_budget > 0 ? format_bytes(plan.input.device_budget) : "–",
+                  paths.empty() ? "–" : format_bytes(free_on(paths)) + where, ""});
+  std::string text = headline(plan, setup) + "\n\n" + format_table(rows) + "\n";
+  const double parameters = static_cast<double>(std::max<std::int64_t>(1, parameters_of(plan)));
+  text += fmt::format("state     {} of weights and optimizer in one slot\n", format_bytes(plan.state_bytes));
+  text += fmt::format("disk      {} read and {} written per step: {:.2f} + {:.2f} bytes per parameter\n",
+                      format_bytes(plan.read_bytes_per_step), format_bytes(plan.write_bytes_per_step),
+                      static_cast<double>(plan.read_bytes_per_step) / parameters,
+                      static_cast<double>(plan.write_bytes_per_step) / parameters);
+  if (!storage.empty()) text += fmt::format("storage   {}\n", storage);
+  return text;
+}
+
+std::string bound_text(const runtime::Bound& bound, const runtime::Plan& plan, const models::TrainingSetup& setup) {
+  const double tokens = static_cast<double>(setup.config.run.batch.train_batch_size * setup.train_data.sequence_length);
+  std::string text = fmt::format(
+      "bound     {:.3f} s = {:.0f} tokens/s: cores {:.3f} s (compute {:.3f} · optimizer {:.3f} · I/O {:.3f}",
+      bound.seconds(), tokens / bound.seconds(), bound.cores_seconds, bound.compute_seconds, bound.optimizer_seconds,
+      bound.io_cpu_seconds);
+  if (bound.copy_seconds > 0) text += fmt::format(" · copies {:.3f}", bound.copy_seconds);
+  text += ")";
+  if (plan.read_bytes_per_step + plan.write_bytes_per_step > 0)
+    text += fmt::format(" · disk {:.3f} s", bound.disk_seconds);
+  return text + ", rates measured alone at start";
+}
+
+std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& setup) {
+  const auto tier = [](Bytes peak, Bytes budget) {
+    JsonObject object;
+    object.add("peak_bytes", peak);
+    if (budget > 0) {
+      object.add("budget_bytes", budget);
+    } else {
+      object.add_null("budget_bytes");
+    }
+    return object.text();
+  };
+  const std::vector<std::string> paths = models::nvme_paths_of(setup.config.run);
+  JsonObject memory;
+  memory.add_raw("host", tier(plan.host_peak_bytes, plan.input.host_budget));
+  memory.add_raw("device", tier(plan.device_slab_bytes, plan.input.device_budget));
+  memory.add_raw("nvme", tier(plan.nvme_state_bytes, free_on(paths)));
+  JsonArray lines;
+  for (const runtime::MemoryLine& line : plan.memory) {
+    JsonObject row;
+    row.add("what", line.what);
+    row.add("host_bytes", line.host);
+    row.add("device_bytes", line.device);
+    row.add("nvme_bytes", line.nvme);
+    row.add("note", line.note);
+    lines.add_raw(row.text());
+  }
+  JsonObject resolved;
+  for (const config::ResolvedKey& key : setup.config.keys) {
+    if (key.use != config::FieldUse::kUsed) continue;
+    JsonObject entry;
+    entry.add_raw("value", key.value.empty() ? "null" : key.value);
+    entry.add("source", key.source);
+    resolved.add_raw(key.path, entry.text());
+  }
+  JsonObject document;
+  document.add("fits", true);
+  document.add_raw("memory", memory.text());
+  document.add_raw("memory_table", lines.text());
+  document.add("parameters", parameters_of(plan));
+  document.add("state_bytes", plan.state_bytes);
+  document.add("nvme_read_bytes_per_step", plan.read_bytes_per_step);
+  document.add("nvme_write_bytes_per_step", plan.write_bytes_per_step);
+  // Predictions need measured rates; without a hardware file there are none.
+  document.add_null("predicted_step_seconds");
+  document.add_null("tokens_per_second");
+  document.add_null("bound");
+  document.add("group_size", plan.input.group_size);
+  document.add("tile_elements", plan.input.tile_elements);
+  document.add("prefetch_units", plan.prefetch_units);
+  document.add("tile_buffers", plan.tile_buffers);
+  document.add_raw("resolved", resolved.text());
+  return document.text();
+}
+
+std::string misfit_json(const Error& error) {
+  JsonObject smallest;
+  smallest.add("host", error.smallest_host_bytes);
+  smallest.add("device", error.smallest_device_bytes);
+  JsonObject fields;
+  fields.add("code", error_code_name(error.code));
+  fields.add("message", error.message);
+  fields.add("hint", error.hint);
+  JsonObject document;
+  document.add("fits", false);
+  document.add_raw("smallest", smallest.text());
+  document.add_raw("error", fields.text());
+  return document.text();
+}
+
+}  // namespace headrace::cli

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "models/trainer/measure.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <tuple>
+
+#include "core/check.h"
+
+namespace headrace::models {
+
+namespace {
+
+using runtime::Engine;
+using runtime::Operation;
+using runtime::OperationKind;
+using runtime::Rates;
+
+constexpr int kRepeats = 3;                // fewer: one disturbed run decides; more: a slower start
+constexpr double kEnoughSeconds = 1.0;     // stop repeating once a unit took this long
+constexpr Bytes kSweepBytes = 192 * kMiB;  // beyond the caches where the slab is; else the slab itself
+constexpr std::chrono::milliseconds kDiskBudget{1500};
+
+// Shortest of a few runs after one that warms up: what the machine can do when nobody disturbs it.
+double shortest_seconds(const std::function<void()>& work) {
+  using Clock = std::chrono::steady_clock;
+  double best = 0, total = 0;
+  for (int i = 0; i <= kRepeats && (i < 2 || total < kEnoughSeconds); ++i) {
+    const auto begin = Clock::now();
+    work();
+    const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+    total += seconds;
+    if (i > 0) best = best > 0 ? std::min(best, seconds) : seconds;
+  }
+  return best;
+}
+
+void measure_units(Engine& engine, const Model& model, const kernels::Parallel& parallel, const MicroBatch& data,
+                   Rates& rates) {
+  const auto& units = model.info().units;
+  rates.forward_seconds.assign(units.size(), 0);
+  rates.backward_seconds.assign(units.size(), 0);
+  // Units of one shape take one time.
+  using Shape = std::tuple<std::int64_t, double, Bytes, bool>;
+  std::map<std::pair<Shape, bool>, double> known;
+  const auto& operations = engine.plan().operations;
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const Operation& operation = operations[i];
+    const bool forward = operation.kind == OperationKind::kForward;
+    if (!forward && operation.kind != OperationKind::kBackward) continue;
+    const auto u = static_cast<std::size_t>(operation.unit);
+    const Shape shape{units[u].flat_elements, units[u].forward_flops, units[u].output_bytes, units[u].fused_loss};
+    double& seconds = (forward ? rates.forward_seconds : rates.backward_seconds)[u];
+    const auto found = known.find({shape, forward});
+    if (found != known.end()) {
+      seconds = found->second;
+      continue;
+    }
+    const runtime::ComputeLease lease = engine.lease_of(static_cast<runtime::OperationId>(i), operation);
+    const UnitBuffers buffers = unit_buffers(lease);
+    seconds = shortest_seconds([&] {
+      if (forward) {
+        model.forward(parallel, operation.unit, data, buffers);
+      } else {
+        model.backward(parallel, operation.unit, data, buffers, false);
+      }
+    });
+    known[{shape, forward}] = seconds;
+  }
+}
+
+// Sweeps the slab with one operation per piece, so that each piece comes from memory and not from a cache.
+double seconds_per_element(std::span<std::byte> memory, Bytes piece_bytes, std::int64_t piece_elements,
+                           const std::function<void(std::byte*)>& work) {
+  const Bytes sweep = std::min<Bytes>(static_cast<Bytes>(memory.size()), kSweepBytes);
+  const std::int64_t pieces = sweep / piece_bytes;
+  if (pieces == 0) return 0;
+  const double seconds = shortest_seconds([&] {
+    for (std::int64_t i = 0; i < pieces; ++i) work(memory.data() + i * piece_bytes);
+  });
+  return seconds / static_cast<double>(pieces * piece_elements);
+}
+
+void measure_updates(Engine& engine, std::span<std::byte> memory, Rates& rates) {
+  const runtime::PlanInput& input = engine.plan().input;
+  const Bytes alignment = input.alignment;
+  const Bytes weight_bytes = dtype_bytes(input.weights_dtype), gradient_bytes = dtype_bytes(input.gradient_dtype);
+  // A tile of the run, or as much of one as fits into the memory.
+  std::int64_t length = input.tile_elements;
+  const auto piece_of = [&](std::int64_t n) {
+    return round_up(n * weight_bytes, alignment) + round_up(n * gradient_bytes, alignment) +
+           round_up(runtime::optimizer_layout(input.state_format, input.weights_dtype, n).bytes, alignment);
+  };
+  while (length > 4096 && piece_of(length) > static_cast<Bytes>(memory.size())) length /= 2;
+  const runtime::OptimizerLayout layout = runtime::optimizer_layout(input.state_format, input.weights_dtype, length);
+  rates.update_seconds_per_element = seconds_per_element(memory, piece_of(length), length, [&](std::byte* piece) {
+    cpu_adam::AdamWArrays arrays;
+    std::byte* const optimizer = piece + round_up(length * weight_bytes, alignment);
+    arrays.weights = piece;
+    arrays.weights_dtype = input.weights_dtype;
+    if (layout.master >= 0) arrays.master = reinterpret_cast<float*>(optimizer + layout.master);
+    if (layout.remainder >= 0) arrays.remainder = reinterpret_cast<std::int16_t*>(optimizer + layout.remainder);
+    arrays.exp_avg = reinterpret_cast<float*>(optimizer + layout.exp_avg);
+    arrays.exp_avg_sq = reinterpret_cast<float*>(optimizer + layout.exp_avg_sq);
+    arrays.gradient = optimizer + round_up(layout.bytes, alignment);
+    arrays.gradient_dtype = input.gradient_dtype;
+    arrays.elements = length;
+    cpu_adam::AdamWHyper hyper;
+    hyper.weight_decay = 0.1;
+    engine.updater().update(arrays, input.state_format, hyper);
+  });
+  std::vector<double> sums(static_cast<std::size_t>(ceil_div(length, cpu_adam::ParallelUpdater::kNormChunk)));
+  std::vector<std::int64_t> non_finite(sums.size());
+  const Bytes arrival_piece = round_up(length * 4, alignment) + round_up(length * gradient_bytes, alignment);
+  rates.gradient_out_seconds_per_element = seconds_per_element(memory, arrival_piece, length, [&](std::byte* piece) {
+    cpu_adam::ParallelUpdater::Arrival arrival;
+    arrival.source = reinterpret_cast<const float*>(piece);
+    arrival.destination = piece + round_up(length * 4, alignment);
+    arrival.dtype = input.gradient_dtype;
+    arrival.elements = length;
+    engine.updater().arrive(arrival, sums, non_finite);
+  });
+}
+
+}  // namespace
+
+UnitBuffers unit_buffers(const runtime::ComputeLease& lease) {
+  UnitBuffers buffers;
+  buffers.weights = lease.weights;
+  buffers.used_weights = lease.used_weights;
+  buffers.input = lease.input;
+  buffers.output = lease.output;
+  buffers.output_gradient = lease.output_gradient;
+  buffers.input_gradient = lease.input_gradient;
+  buffers.saved = lease.saved;
+  buffers.workspace = lease.workspace;
+  buffers.gradient = lease.gradient;
+  buffers.first = lease.first;
+  buffers.used_gradients = lease.used_gradients;
+  buffers.first_used = lease.first_used;
+  return buffers;
+}
+
+Result<Rates> measure_rates(Engine& engine, const Model& model, const kernels::Parallel& parallel,
+                            const MicroBatch& data) {
+  Rates rates;
+  rates.cores = parallel.threads();
+  measure_units(engine, model, parallel, data, rates);
+  std::span<std::byte> memory =
+      engine.host_memory().size() >= engine.device_memory().size() ? engine.host_memory() : engine.device_memory();
+  // What the units left behind is no state: plain zeros, so that the sweeps meet no NaN and no denormal numbers.
+  std::memset(memory.data(), 0, memory.size());
+  measure_updates(engine, memory, rates);
+  const auto half = static_cast<std::int64_t>(memory.size() / 2);
+  const double copy_seconds =
+      shortest_seconds([&] { std::memcpy(memory.data(), memory.data() + half, static_cast<std::size_t>(half)); });
+  rates.copy_bytes_per_s = copy_seconds > 0 ? static_cast<double>(half) / copy_seconds : 0;
+  if (engine.nvme_store() != nullptr) {
+    HEADRACE_TRY(const io::VolumeSet::Rates disk, engine.nvme_store()->volumes().measure(memory, kDiskBudget));
+    rates.read_bytes_per_s = disk.read_bytes_per_s;
+    rates.write_bytes_per_s = disk.write_bytes_per_s;
+    rates.mixed_bytes_per_s = disk.mixed_bytes_per_s;
+    rates.io_cpu_seconds_per_byte = disk.cpu_seconds_per_byte;
+  }
+  std::memset(engine.host_memory().data(), 0, engine.host_memory().size());
+  if (!engine.device_memory().empty()) std::memset(engine.device_memory().data(), 0, engine.device_memory().size());
+  return rates;
+}
+
+}  // namespace headrace::models

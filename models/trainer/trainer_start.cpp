@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+// How a run starts: data, model, plan, stores, rates, state. Faults of input and environment show here, in that order,
+// before any state is touched.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "core/check.h"
+#include "core/json.h"
+#include "models/checkpoint_init.h"
+#include "models/files/hf_folder.h"
+#include "models/trainer/export_weights.h"
+#include "models/trainer/measure.h"
+#include "models/trainer/trainer.h"
+#include "runtime/config/read_config.h"
+
+namespace headrace::models {
+
+namespace {
+
+constexpr std::int64_t kInitPiece = 16 * 1024;  // elements that one task fills: enough to be worth a task
+
+// The resolved config as one JSON object of full paths, for people and for tools that open the run later.
+std::string config_text(const config::LoadedConfig& loaded) {
+  JsonObject object;
+  for (const config::ResolvedKey& key : loaded.keys)
+    if (key.use == config::FieldUse::kUsed) object.add_raw(key.path, key.value.empty() ? "null" : key.value);
+  return object.text();
+}
+
+std::string absolute_path(const std::string& path) {
+  std::error_code status;
+  const std::filesystem::path absolute = std::filesystem::weakly_canonical(path, status);
+  return status ? path : absolute.string();
+}
+
+std::vector<std::string> absolute_paths(std::vector<std::string> paths) {
+  for (std::string& path : paths) path = absolute_path(path);
+  return paths;
+}
+
+// Fresh tensors, filled by all threads.
+runtime::TensorSource fresh_source(std::uint64_t seed, const kernels::Parallel& parallel) {
+  return [seed, &parallel](const runtime::UnitInfo&, const runtime::TensorInfo& tensor, std::int64_t first,
+                           std::span<float> out) -> Result<void> {
+    const std::int64_t pieces = ceil_div(static_cast<std::int64_t>(out.size()), kInitPiece);
+    parallel.for_each(pieces, [&](std::int64_t i) {
+      const auto begin = static_cast<std::size_t>(i * kInitPiece);
+      const std::size_t count = std::min(out.size() - begin, static_cast<std::size_t>(kInitPiece));
+      fill_init(tensor.init, seed, tensor.name, first + static_cast<std::int64_t>(begin), out.subspan(begin, count));
+    });
+    return {};
+  };
+}
+
+runtime::TensorSource folder_source(const HfWeights& weights) {
+  return [&weights](const runtime::UnitInfo&, const runtime::TensorInfo& tensor, std::int64_t first,
+                    std::span<float> out) -> Result<void> {
+    return weights.read(tensor.name, first, static_cast<std::int64_t>(out.size()), DType::kFp32,
+                        std::as_writable_bytes(out).data());
+  };
+}
+
+std::vector<runtime::TensorInfo> all_tensors(const runtime::ModelInfo& model) {
+  std::vector<runtime::TensorInfo> tensors;
+  for (const runtime::UnitInfo& unit : model.units)
+    tensors.insert(tensors.end(), unit.tensors.begin(), unit.tensors.end());
+  return tensors;
+}
+
+Result<void> check_resumable(const RunIdentity& earlier, const TrainingSetup& setup, const std::string& run_dir) {
+  HEADRACE_RETURN_IF_ERROR(config::check_resumable(earlier.fingerprint, setup.config));
+  if (!earlier.durable)
+    return make_error(ErrorCode::kPreflight,
+                      fmt::format("run {} in {} kept state in host memory, which is gone", earlier.run_id, run_dir),
+                      "start it again with --resume never, or keep all state on nvme");
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Trainer>> Trainer::create(TrainerOptions options) {
+  // Input first: a run folder is made only for a job that can start.
+  auto trainer = std::unique_ptr<Trainer>(new Trainer(std::move(options)));
+  HEADRACE_RETURN_IF_ERROR(trainer->open_data());
+  HEADRACE_RETURN_IF_ERROR(trainer->prepare());
+  return trainer;
+}
+
+Result<void> Trainer::open_data() {
+  TrainingSetup& setup = options_.setup;
+  HEADRACE_TRY(injection_, parse_injection(setup.config.run.debug.inject));
+  HEADRACE_TRY(TokenData train, TokenData::open(setup.train_data));
+  train_ = std::make_unique<TokenData>(std::move(train));
+  if (setup.validation_data.has_value()) {
+    HEADRACE_TRY(TokenData validation, TokenData::open(*setup.validation_data));
+    validation_ = std::make_unique<TokenData>(std::move(validation));
+  }
+  return {};
+}
+
+Result<std::optional<RunIdentity>> Trainer::find_run() {
+  if (options_.resume == ResumePolicy::kNever) return std::optional<RunIdentity>();
+  HEADRACE_TRY(std::optional<RunIdentity> earlier, folder_->identity());
+  if (!earlier.has_value()) {
+    if (options_.resume == ResumePolicy::kMust)
+      return make_error(ErrorCode::kPreflight, fmt::format("--resume must: there is no run in {}", folder_->path()),
+                        "--run-dir names another folder; --resume auto starts a new run");
+    return earlier;
+  }
+  HEADRACE_RETURN_IF_ERROR(check_resumable(*earlier, options_.setup, folder_->path()));
+  return earlier;
+}
+
+Result<void> Trainer::prepare() {
+  TrainingSetup& setup = options_.setup;
+  const config::RunConfig& run = setup.config.run;
+  const config::BatchConfig& batch = run.batch;
+  parallel_ = std::make_unique<kernels::Parallel>(resolve_threads(run));
+  model_ =
+      std::make_unique<Model>(setup.model, run.weights_dtype, batch.micro_batch_size, setup.train_data.sequence_length);
+  if (!setup.model_folder.empty()) {
+    HEADRACE_TRY(const HfWeights weights, HfWeights::open(setup.model_folder));
+    HEADRACE_RETURN_IF_ERROR(weights.check(all_tensors(model_->info())));
+  }
+  const auto step_tokens =
+      static_cast<std::size_t>(batch.micro_batch_size * batch.accumulation_steps * setup.train_data.sequence_length);
+  inputs_.assign(step_tokens, 0);
+  labels_.assign(step_tokens, 0);
+
+  const bool had_folder = is_folder(options_.run_dir);
+  std::optional<RunIdentity> earlier;
+  if (had_folder) {
+    HEADRACE_TRY(RunFolder folder, RunFolder::open(options_.run_dir));
+    folder_ = std::make_unique<RunFolder>(std::move(folder));
+    HEADRACE_TRY(earlier, find_run());
+  } else if (options_.resume == ResumePolicy::kMust) {
+    return make_error(ErrorCode::kPreflight, fmt::format("--resume must: there is no run in {}", options_.run_dir),
+                      "--run-dir names another folder; --resume auto starts a new run");
+  }
+  HEADRACE_TRY(const runtime::PlanInput input,
+               make_plan_input(setup, model_->info(), earlier.has_value() ? earlier->tile_elements : 0,
+                               0));  // the scratch is held already
+  HEADRACE_TRY(runtime::Plan plan, runtime::compile_plan(input));
+  HEADRACE_RETURN_IF_ERROR(runtime::check_plan(plan));
+  if (!had_folder) {
+    HEADRACE_TRY(RunFolder folder, RunFolder::open(options_.run_dir));
+    folder_ = std::make_unique<RunFolder>(std::move(folder));
+  }
+  return start_run(std::move(plan), earlier);
+}
+
+Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdentity>& earlier) {
+  TrainingSetup& setup = options_.setup;
+  resumed_ = earlier.has_value();
+  run_id_ = resumed_ ? earlier->run_id : new_run_id();
+  runtime::EngineOptions engine_options = make_engine_options(setup, run_id_);
+  engine_options.nvme_paths = absolute_paths(engine_options.nvme_paths);
+  if (resumed_ && !earlier->nvme_paths.empty()) engine_options.nvme_paths = earlier->nvme_paths;
+  const std::int64_t tile_elements = plan.input.tile_elements;
+  note_other_runs(engine_options.nvme_paths);
+  HEADRACE_TRY(engine_, runtime::Engine::create(std::move(plan), engine_options,
+                                                resumed_ ? runtime::StartMode::kResume : runtime::StartMode::kFresh));
+  if (setup.config.run.weights_dtype == DType::kFp16) {
+    const config::LossScaleConfig& scale = setup.config.run.loss_scale;
+    loss_scaler_.emplace(runtime::LossScalerOptions{scale.loss_scale, scale.initial_scale_power,
+                                                    scale.loss_scale_window, scale.hysteresis,
+                                                    scale.consecutive_hysteresis, scale.min_loss_scale});
+  }
+  HEADRACE_RETURN_IF_ERROR(load_batch(0));
+  gradient_scale_ = 1.0F;
+  HEADRACE_TRY(rates_, measure_rates(*engine_, *model_, *parallel_, micro_batch(0)));
+  bound_ = runtime::bound_of(engine_->plan(), rates_);
+  if (resumed_) {
+    HEADRACE_RETURN_IF_ERROR(folder_->repair_metrics(engine_->committed().step, engine_->committed().metrics_row));
+    if (loss_scaler_.has_value() && engine_->committed().step > 0) loss_scaler_->restore(engine_->committed());
+  } else {
+    HEADRACE_RETURN_IF_ERROR(initialise_state());
+    HEADRACE_RETURN_IF_ERROR(folder_->clear_metrics());
+    // Last, so that a folder that names a run always names one with a committed step.
+    HEADRACE_RETURN_IF_ERROR(
+        folder_->write_identity({run_id_, engine_options.nvme_paths, tile_elements, engine_->durable(),
+                                 config::fingerprint(setup.config), config_text(setup.config)}));
+  }
+  return engine_->load_held();
+}
+
+Result<void> Trainer::initialise_state() {
+  if (options_.setup.model_folder.empty())
+    return engine_->initialise(fresh_source(options_.setup.config.run.seed, *parallel_));
+  HEADRACE_TRY(const HfWeights weights, HfWeights::open(options_.setup.model_folder));
+  return engine_->initialise(folder_source(weights));
+}
+
+void Trainer::note_other_runs(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) {
+    const auto volumes = io::list_volumes(path);
+    if (!volumes.ok()) continue;  // creating or opening our own volume there reports it better
+    Bytes bytes = 0;
+    int count = 0;
+    for (const io::VolumeInfo& volume : *volumes) {
+      if (volume.run_id == run_id_ || volume.run_id == run_id_ + "-gradients") continue;
+      bytes += volume.bytes;
+      ++count;
+    }
+    if (count > 0)
+      notes_.push_back(fmt::format("other runs hold {} in {} file{} in {} (headrace checkpoint ls {})",
+                                   format_bytes(bytes), count, count == 1 ? "" : "s", path, path));
+  }
+}
+
+Result<void> Trainer::export_weights(const std::string& folder) {
+  runtime::WeightsReader reader = engine_->weights_reader();
+  return export_weights_to(folder, options_.setup.model, model_->info(), engine_->plan().input.weights_dtype, reader);
+}
+
+}  // namespace headrace::models
