@@ -23,8 +23,9 @@ using config::Settings;
 
 constexpr std::int64_t kInt32Max = std::numeric_limits<std::int32_t>::max();
 constexpr std::int64_t kDefaultSequenceLength = 1024;
-constexpr std::array kShapeKeys = {"architecture", "activation", "vocab",    "embed",      "layers",         "heads",    "kv_heads", "head_dim",
-                                   "inner",        "max_positions", "norm_eps", "rope_theta", "attention_bias", "mlp_bias", "tied"};
+constexpr std::array kShapeKeys = {"architecture", "activation", "vocab",          "embed",    "layers",
+                                   "heads",        "kv_heads",   "head_dim",       "inner",    "max_positions",
+                                   "norm_eps",     "rope_theta", "attention_bias", "mlp_bias", "tied"};
 
 std::string model_key(std::string_view name) { return fmt::format("headrace.model.{}", name); }
 
@@ -48,21 +49,26 @@ Result<void> check_model(const Settings& settings) {
   if (has_path) {
     for (const char* name : kShapeKeys) {
       if (!settings.given(model_key(name))) continue;
-      return settings.fail(model_key(name), fmt::format("\"{}\" cannot change the shape of the model in \"headrace.model.path\"", model_key(name)),
-                           "remove it, or describe the model without path");
+      return settings.fail(
+          model_key(name),
+          fmt::format("\"{}\" cannot change the shape of the model in \"headrace.model.path\"", model_key(name)),
+          "remove it, or describe the model without path");
     }
     return {};
   }
   if (has_preset && settings.given(model_key("architecture"))) {
-    return settings.fail(model_key("architecture"), "headrace.model has a preset and an architecture", "a preset has its own; keep one of them");
+    return settings.fail(model_key("architecture"), "headrace.model has a preset and an architecture",
+                         "a preset has its own; keep one of them");
   }
   if (has_preset) return {};
-  const bool any = std::any_of(kShapeKeys.begin(), kShapeKeys.end(), [&](const char* name) { return settings.given(model_key(name)); });
+  const bool any = std::any_of(kShapeKeys.begin(), kShapeKeys.end(),
+                               [&](const char* name) { return settings.given(model_key(name)); });
   if (!any && settings.purpose() == config::Purpose::kPlan) return {};
   for (const char* name : {"architecture", "embed", "layers", "heads"}) {
     if (settings.given(model_key(name))) continue;
     if (!any) {
-      return settings.fail(model_key("preset"), "no model is given: \"headrace.model\" has neither preset, path nor architecture",
+      return settings.fail(model_key("preset"),
+                           "no model is given: \"headrace.model\" has neither preset, path nor architecture",
                            "example: \"headrace\": {\"model\": {\"preset\": \"llama-20m\"}}");
     }
     return settings.fail(model_key(name), fmt::format("\"{}\" is missing", model_key(name)),
@@ -79,13 +85,14 @@ Result<void> check_data(const Settings& settings) {
                          "example: \"headrace\": {\"data\": {\"train\": \"corpus.txt\"}}");
   }
   if (has_file && fraction > 0) {
-    return settings.fail("headrace.data.validation_fraction", "headrace.data has a validation file and a validation_fraction",
-                         "keep one of them");
+    return settings.fail("headrace.data.validation_fraction",
+                         "headrace.data has a validation file and a validation_fraction", "keep one of them");
   }
   const std::int64_t every = std::get<std::int64_t>(settings.at("headrace.eval.every").value);
   if (every > 0 && !has_file && fraction == 0 && settings.purpose() == config::Purpose::kTrain) {
-    return settings.fail("headrace.eval.every", fmt::format("headrace.eval.every is {}, but there is no validation data", every),
-                         "set headrace.data.validation_fraction (0.1 takes the last tenth) or headrace.data.validation");
+    return settings.fail(
+        "headrace.eval.every", fmt::format("headrace.eval.every is {}, but there is no validation data", every),
+        "set headrace.data.validation_fraction (0.1 takes the last tenth) or headrace.data.validation");
   }
   return {};
 }
@@ -131,25 +138,47 @@ void fill_shape(ModelConfig& model, const ModelSettings& settings, bool fresh) {
 
 config::FieldTable model_fields(ModelSettings& settings) {
   FieldTable table;
-  table.add(model_key("preset"), FieldType::kChoice, "", "A model by name; shape keys beside it change it.").one_of(preset_names()).to(settings.preset);
-  table.add(model_key("path"), FieldType::kText, "", "A Hugging Face folder: shape from config.json, weights from its safetensors files.").to(settings.path);
-  table.add(model_key("architecture"), FieldType::kChoice, "", "Kind of transformer.").one_of({"llama", "gpt2"}).to(settings.architecture);
-  table.add(model_key("activation"), FieldType::kChoice, "", "Of the inner layer; unset is silu for llama, gelu_tanh for gpt2.")
-      .one_of({"silu", "gelu_tanh", "gelu_erf"}).to(settings.activation);
+  table.add(model_key("preset"), FieldType::kChoice, "", "A model by name; shape keys beside it change it.")
+      .one_of(preset_names())
+      .to(settings.preset);
+  table
+      .add(model_key("path"), FieldType::kText, "",
+           "A Hugging Face folder: shape from config.json, weights from its safetensors files.")
+      .to(settings.path);
+  table.add(model_key("architecture"), FieldType::kChoice, "", "Kind of transformer.")
+      .one_of({"llama", "gpt2"})
+      .to(settings.architecture);
+  table
+      .add(model_key("activation"), FieldType::kChoice, "",
+           "Of the inner layer; unset is silu for llama, gelu_tanh for gpt2.")
+      .one_of({"silu", "gelu_tanh", "gelu_erf"})
+      .to(settings.activation);
   add_extent(table, "vocab", "Tokens; unset follows the tokenizer.", settings.vocab);
   add_extent(table, "embed", "Width of the model.", settings.embed);
   add_extent(table, "layers", "Blocks.", settings.layers);
   add_extent(table, "heads", "Attention heads.", settings.heads);
   add_extent(table, "kv_heads", "Key/value heads; unset is heads.", settings.kv_heads);
   add_extent(table, "head_dim", "Width of a head; unset is embed / heads.", settings.head_dim);
-  add_extent(table, "inner", "Width of the inner layer; unset is 8/3 of embed for llama, 4 times embed for gpt2.", settings.inner);
+  add_extent(table, "inner", "Width of the inner layer; unset is 8/3 of embed for llama, 4 times embed for gpt2.",
+             settings.inner);
   add_extent(table, "max_positions", "Longest sequence; unset is 1024.", settings.max_positions);
-  table.add(model_key("norm_eps"), FieldType::kNumber, "", "Added to the variance in norms; unset is 1e-5.").number_range(0, 1).above(0).to(settings.norm_eps);
+  table.add(model_key("norm_eps"), FieldType::kNumber, "", "Added to the variance in norms; unset is 1e-5.")
+      .number_range(0, 1)
+      .above(0)
+      .to(settings.norm_eps);
   table.add(model_key("rope_theta"), FieldType::kNumber, "", "Base of the rotary angles of llama; unset is 10000.")
-      .number_range(0, 1e12).above(0).to(settings.rope_theta);
-  table.add(model_key("attention_bias"), FieldType::kBool, "", "Biases in the attention of llama; gpt2 always has them.").to(settings.attention_bias);
-  table.add(model_key("mlp_bias"), FieldType::kBool, "", "Biases in the inner layer of llama; gpt2 always has them.").to(settings.mlp_bias);
-  table.add(model_key("tied"), FieldType::kBool, "", "The head uses the embedding; unset is false for llama, true for gpt2.").to(settings.tied);
+      .number_range(0, 1e12)
+      .above(0)
+      .to(settings.rope_theta);
+  table
+      .add(model_key("attention_bias"), FieldType::kBool, "", "Biases in the attention of llama; gpt2 always has them.")
+      .to(settings.attention_bias);
+  table.add(model_key("mlp_bias"), FieldType::kBool, "", "Biases in the inner layer of llama; gpt2 always has them.")
+      .to(settings.mlp_bias);
+  table
+      .add(model_key("tied"), FieldType::kBool, "",
+           "The head uses the embedding; unset is false for llama, true for gpt2.")
+      .to(settings.tied);
   table.check([](Settings& values) { return check_model(values); });
   return table;
 }
@@ -157,15 +186,28 @@ config::FieldTable model_fields(ModelSettings& settings) {
 config::FieldTable data_fields(DataSettings& settings) {
   FieldTable table;
   table.add("headrace.data.train", FieldType::kText, "", "File to train on.").to(settings.train);
-  table.add("headrace.data.validation", FieldType::kText, "", "File for evaluations.").may_change().to(settings.validation);
-  table.add("headrace.data.validation_fraction", FieldType::kNumber, "0",
-            "Share of the training file, its last part, that is kept for evaluations.")
-      .number_range(0, 1).below(1).to(settings.validation_fraction);
-  table.add("headrace.data.tokenizer", FieldType::kText, "\"bytes\"", "How text becomes tokens; bytes maps each byte to its value.").to(settings.tokenizer);
-  table.add("headrace.data.sequence_length", FieldType::kInteger, "\"auto\"",
-            "Tokens of a sample; auto is 1024, or the model's max_positions where that is less.")
-      .range(1, kInt32Max).or_auto().to(settings.sequence_length);
-  table.add("headrace.data.order", FieldType::kChoice, "\"shuffled\"", "Order of the samples: a new permutation per epoch by the seed, or as they stand.")
+  table.add("headrace.data.validation", FieldType::kText, "", "File for evaluations.")
+      .may_change()
+      .to(settings.validation);
+  table
+      .add("headrace.data.validation_fraction", FieldType::kNumber, "0",
+           "Share of the training file, its last part, that is kept for evaluations.")
+      .number_range(0, 1)
+      .below(1)
+      .to(settings.validation_fraction);
+  table
+      .add("headrace.data.tokenizer", FieldType::kText, "\"bytes\"",
+           "How text becomes tokens; bytes maps each byte to its value.")
+      .to(settings.tokenizer);
+  table
+      .add("headrace.data.sequence_length", FieldType::kInteger, "\"auto\"",
+           "Tokens of a sample; auto is 1024, or the model's max_positions where that is less.")
+      .range(1, kInt32Max)
+      .or_auto()
+      .to(settings.sequence_length);
+  table
+      .add("headrace.data.order", FieldType::kChoice, "\"shuffled\"",
+           "Order of the samples: a new permutation per epoch by the seed, or as they stand.")
       .to(settings.order, {{"shuffled", DataOrder::kShuffled}, {"sequential", DataOrder::kSequential}});
   table.check([](Settings& values) { return check_data(values); });
   return table;
@@ -177,7 +219,8 @@ Result<ModelConfig> resolve_model(const ModelSettings& settings, std::int64_t to
   if (settings.preset) {
     HEADRACE_TRY(model, preset(*settings.preset));
   }
-  if (settings.architecture) model.architecture = *settings.architecture == "gpt2" ? Architecture::kGpt2 : Architecture::kLlama;
+  if (settings.architecture)
+    model.architecture = *settings.architecture == "gpt2" ? Architecture::kGpt2 : Architecture::kLlama;
   fill_shape(model, settings, !settings.preset.has_value());
   if (tokenizer_vocab > 0) model.vocab = tokenizer_vocab;
   replace(model.vocab, settings.vocab);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The sections "headrace.model" and "headrace.data" of a config: their keys as a table for the config reader, and what the
-// values come to.
+// The sections "headrace.model" and "headrace.data" of a config: their keys as a table for the config reader, and what
+// the values come to.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace headrace::models {
 
-// A model comes from a preset, a Hugging Face folder, or an architecture with its shape. Shape keys given with a preset change
-// it; a folder's shape cannot be changed.
+// A model comes from a preset, a Hugging Face folder, or an architecture with its shape. Shape keys given with a preset
+// change it; a folder's shape cannot be changed.
 struct ModelSettings {
   std::optional<std::string> preset, path;
   std::optional<std::string> architecture, activation;  // "llama", "gpt2"; "silu", "gelu_tanh", "gelu_erf"

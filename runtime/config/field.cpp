@@ -19,7 +19,8 @@ using Kind = JsonValue::Kind;
 constexpr std::int64_t kNoSmallest = std::numeric_limits<std::int64_t>::min();
 constexpr std::int64_t kNoLargest = std::numeric_limits<std::int64_t>::max();
 
-// "1e9", "5e8", "1.5e3" and "12.0" are whole numbers; exact, no rounding on the way. nullopt: not whole, or beyond 64 bits.
+// "1e9", "5e8", "1.5e3" and "12.0" are whole numbers; exact, no rounding on the way. nullopt: not whole, or beyond 64
+// bits.
 std::optional<std::int64_t> exact_integer(std::string_view text) {
   const bool negative = text.substr(0, 1) == "-";
   if (negative) text.remove_prefix(1);
@@ -132,7 +133,8 @@ Result<FieldValue> check_choice(const Field& field, const JsonValue& json) {
                       "supported: " + allowed_text(field));
   }
   Error error = bad_value(field, json);
-  if (const auto near = nearest_word(json.text, field.choices)) error.hint = fmt::format("did you mean \"{}\"?", *near);
+  if (const std::string near = nearest(json.text, field.choices); !near.empty())
+    error.hint = fmt::format("did you mean \"{}\"?", near);
   return error;
 }
 
@@ -163,7 +165,8 @@ Result<FieldValue> check_numbers(const Field& field, const JsonValue& json) {
 
 Result<FieldValue> check_bool(const Field& field, const JsonValue& json, std::vector<std::string>& notes) {
   if (json.kind == Kind::kBool) return FieldValue(json.boolean);
-  if (field.text_booleans && json.kind == Kind::kString && (same_word(json.text, "true") || same_word(json.text, "false"))) {
+  if (field.text_booleans && json.kind == Kind::kString &&
+      (same_word(json.text, "true") || same_word(json.text, "false"))) {
     notes.push_back(fmt::format("\"{}\" is text; taken as {}", field.path, same_word(json.text, "true")));
     return FieldValue(same_word(json.text, "true"));
   }
@@ -183,7 +186,8 @@ std::string number_range_text(const Field& field) {
   std::string out = "a number";
   if (std::isfinite(field.minimum)) out += fmt::format(" {} {}", field.above_minimum ? ">" : "≥", field.minimum);
   if (std::isfinite(field.maximum)) {
-    out += fmt::format("{} {} {}", std::isfinite(field.minimum) ? " and" : "", field.below_maximum ? "<" : "≤", field.maximum);
+    out += fmt::format("{} {} {}", std::isfinite(field.minimum) ? " and" : "", field.below_maximum ? "<" : "≤",
+                       field.maximum);
   }
   return out;
 }
@@ -197,7 +201,8 @@ std::string type_text(const Field& field) {
     case FieldType::kText: return "text that is not empty";
     case FieldType::kChoice: return "one of \"" + fmt::format("{}", fmt::join(field.choices, "\", \"")) + '"';
     case FieldType::kTexts: return "text or a list of texts, none empty";
-    case FieldType::kNumbers: return fmt::format("a list of {} values, each {}", field.length, number_range_text(field));
+    case FieldType::kNumbers:
+      return fmt::format("a list of {} values, each {}", field.length, number_range_text(field));
     case FieldType::kSection: return "an object";
   }
   HEADRACE_CHECK(false, "unknown field type");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A config key as data: path, type, range, default, words for people, and where its value goes. Layers above the runtime
-// register the keys of their sections as FieldTables, so that the reader, the settings table, the schema and `config explain`
-// know every key without knowing models. The default stands here and nowhere else.
+// A config key as data: path, type, range, default, words for people, and where its value goes. Layers above the
+// runtime register the keys of their sections as FieldTables, so that the reader, the settings table, the schema and
+// `config explain` know every key without knowing models. The default stands here and nowhere else.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ enum class FieldType : std::uint8_t {
   kBool,
   kInteger,
   kNumber,
-  kBytes,    // "160MiB" or a number of bytes
+  kBytes,  // "160MiB" or a number of bytes
   kText,
   kChoice,   // one of Field::choices, letter case does not matter
   kTexts,    // one text or a list of texts
@@ -34,8 +34,8 @@ enum class FieldType : std::uint8_t {
   kSection,  // any object; its contents are not looked at
 };
 
-// What a key does here: most do what they say; some of DeepSpeed's steer machinery that we do not have; some would change
-// results in a way that is not supported and may only have their neutral value.
+// What a key does here: most do what they say; some of DeepSpeed's steer machinery that we do not have; some would
+// change results in a way that is not supported and may only have their neutral value.
 enum class FieldUse : std::uint8_t { kUsed, kNoEffect, kRefused };
 enum class OnResume : std::uint8_t { kMustMatch, kMayChange };
 
@@ -49,7 +49,7 @@ using FieldValue = std::variant<Unset, AutoValue, bool, std::int64_t, double, st
                                 std::vector<double>>;
 
 struct Field {
-  std::string path;          // "zero_optimization.stage"
+  std::string path;  // "zero_optimization.stage"
   FieldType type = FieldType::kBool;
   std::string default_json;  // "1.0", "\"auto\""; empty = unset
   std::string doc;           // one or two sentences; the first one stands alone
@@ -57,11 +57,11 @@ struct Field {
 
   std::int64_t smallest = std::numeric_limits<std::int64_t>::min();  // kInteger, kBytes
   std::int64_t largest = std::numeric_limits<std::int64_t>::max();
-  double minimum = -std::numeric_limits<double>::infinity();         // kNumber, kNumbers
+  double minimum = -std::numeric_limits<double>::infinity();  // kNumber, kNumbers
   double maximum = std::numeric_limits<double>::infinity();
   bool above_minimum = false;  // the minimum itself is not allowed
   bool below_maximum = false;
-  std::size_t length = 0;      // kNumbers
+  std::size_t length = 0;  // kNumbers
   std::vector<std::string> choices;
   std::vector<std::string> later_choices;  // known words that this version refuses by name
 
@@ -69,9 +69,9 @@ struct Field {
   bool allows_null = false;    // null = unset
   bool text_booleans = false;  // "true" and "false" in quotes are taken, with a note
   FieldUse use = FieldUse::kUsed;
-  std::string reason;          // of kNoEffect and kRefused
+  std::string reason;  // of kNoEffect and kRefused
   OnResume on_resume = OnResume::kMustMatch;
-  std::string alias_of;        // another name of that key; everything else is taken from there
+  std::string alias_of;  // another name of that key; everything else is taken from there
 
   Field& range(std::int64_t low, std::int64_t high);
   Field& at_least(std::int64_t low);
@@ -113,12 +113,13 @@ class FieldTable {
   std::vector<std::function<Result<void>(Settings&)>> checks_;
 };
 
-// The value of `json` if it is of the field's type and in its range; else a kConfig error without position that names the full
-// key, the value and what is allowed. `notes` receives what was taken although it is odd.
-[[nodiscard]] Result<FieldValue> check_value(const Field& field, const JsonValue& json, std::vector<std::string>& notes);
+// The value of `json` if it is of the field's type and in its range; else a kConfig error without position that names
+// the full key, the value and what is allowed. `notes` receives what was taken although it is odd.
+[[nodiscard]] Result<FieldValue> check_value(const Field& field, const JsonValue& json,
+                                             std::vector<std::string>& notes);
 [[nodiscard]] Result<FieldValue> default_value(const Field& field);
-[[nodiscard]] std::string to_json_text(const FieldValue& value);   // null when unset
-[[nodiscard]] std::string allowed_text(const Field& field);        // "a whole number from 1 to 100, or \"auto\""
+[[nodiscard]] std::string to_json_text(const FieldValue& value);  // null when unset
+[[nodiscard]] std::string allowed_text(const Field& field);       // "a whole number from 1 to 100, or \"auto\""
 
 namespace detail {
 

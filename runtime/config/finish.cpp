@@ -2,10 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <set>
-#include <string_view>
 
 #include "runtime/config/run_fields.h"
 
@@ -18,12 +16,13 @@ constexpr const char* kAccumulation = "gradient_accumulation_steps";
 constexpr const char* kParam = "zero_optimization.offload_param";
 constexpr const char* kOptimizer = "zero_optimization.offload_optimizer";
 
-Error batch_mismatch(const Settings& settings, std::int64_t train, std::int64_t micro, std::int64_t steps, const World& world) {
+Error batch_mismatch(const Settings& settings, std::int64_t train, std::int64_t micro, std::int64_t steps,
+                     const World& world) {
   std::string fix;
   const std::int64_t product = micro * steps * world.size;  // fields' ranges keep it below 2^63 where it is printed
   if (train % (micro * world.size) == 0) {
-    fix = fmt::format("set \"{}\": {} or \"{}\": {}, or leave one of the three out", kAccumulation, train / (micro * world.size),
-                      kTrain, product);
+    fix = fmt::format("set \"{}\": {} or \"{}\": {}, or leave one of the three out", kAccumulation,
+                      train / (micro * world.size), kTrain, product);
   } else {
     fix = fmt::format("set \"{}\": {}, or leave it out", kTrain, product);
   }
@@ -34,19 +33,21 @@ Error batch_mismatch(const Settings& settings, std::int64_t train, std::int64_t 
 }
 
 // total = known × unknown × world size, solved for the unknown.
-Result<std::int64_t> solve(const Settings& settings, std::int64_t train, const char* known, std::int64_t value, const World& world) {
+Result<std::int64_t> solve(const Settings& settings, std::int64_t train, const char* known, std::int64_t value,
+                           const World& world) {
   const std::int64_t unit = value * world.size;
   if (train % unit == 0) return train / unit;
   const std::int64_t below = train / unit * unit;
   const std::string near = below == 0 ? fmt::format("{}", unit) : fmt::format("{} or {}", below, below + unit);
   return settings.fail(kTrain,
-                       fmt::format("{} {} is not a multiple of {} {} × world size {} ({})", kTrain, train, known, value, world.size,
-                                   world.source),
+                       fmt::format("{} {} is not a multiple of {} {} × world size {} ({})", kTrain, train, known, value,
+                                   world.size, world.source),
                        fmt::format("set \"{}\": {}", kTrain, near));
 }
 
 Result<void> finish_batch(Draft& draft, Settings& settings, const World& world) {
-  constexpr std::int64_t kLargest = std::int64_t{1} << 40;  // samples; larger products are mistakes and would overflow later
+  constexpr std::int64_t kLargest = std::int64_t{1}
+                                    << 40;  // samples; larger products are mistakes and would overflow later
   BatchConfig& batch = draft.run.batch;
   batch.world_size = world.size;
   const bool has_train = !draft.train_batch_size.is_auto();
@@ -90,17 +91,20 @@ Result<void> finish_precision(Draft& draft, Settings& settings) {
   const StateFormat natural = draft.bf16 ? StateFormat::kSplit : StateFormat::kFp32;
   run.state_format = draft.state_format.value_or(natural);
   if (run.state_format == StateFormat::kSplit && !draft.bf16) {
-    return settings.fail("headrace.state_format",
-                         fmt::format("headrace.state_format \"split\" keeps the master as a bf16 weight and a remainder; the weights are {}",
-                                     dtype_name(run.weights_dtype)),
-                         "set \"bf16\": {\"enabled\": true}, or headrace.state_format \"fp32\"");
+    return settings.fail(
+        "headrace.state_format",
+        fmt::format(
+            "headrace.state_format \"split\" keeps the master as a bf16 weight and a remainder; the weights are {}",
+            dtype_name(run.weights_dtype)),
+        "set \"bf16\": {\"enabled\": true}, or headrace.state_format \"fp32\"");
   }
   if (draft.state_format.is_auto()) {
     settings.derive("headrace.state_format", std::string(natural == StateFormat::kSplit ? "split" : "fp32"),
                     draft.bf16 ? "bf16 is on" : "bf16 is off");
   }
   if (run.slots == 1 && draft.fp16) {
-    return settings.fail("headrace.slots", "headrace.slots 1 cannot be used with fp16: a step that overflows could not be dropped",
+    return settings.fail("headrace.slots",
+                         "headrace.slots 1 cannot be used with fp16: a step that overflows could not be dropped",
                          "set headrace.slots 2, or use bf16");
   }
   return {};
@@ -120,12 +124,15 @@ Result<void> finish_gradients(Draft& draft, Settings& settings) {
                               settings.at(kNative).source.kind != SourceKind::kOverride;
   if (!draft.gradient_dtype.is_auto() && !deepspeed_wins) dtype = draft.gradient_dtype.value();
   draft.run.gradient_dtype = dtype;
-  const char* source = draft.gradient_dtype.is_auto() || deepspeed_wins ? (draft.grad_accum_dtype ? kDeepSpeed : "the weights' type") : nullptr;
+  const char* source = draft.gradient_dtype.is_auto() || deepspeed_wins
+                           ? (draft.grad_accum_dtype ? kDeepSpeed : "the weights' type")
+                           : nullptr;
   if (source != nullptr) settings.derive(kNative, std::string(dtype_name(dtype)), source);
   if (dtype == DType::kBf16 && !draft.bf16) {
-    return settings.fail(settings.given(kNative) ? kNative : kDeepSpeed,
-                         fmt::format("gradients in bf16 need bf16 weights; the weights are {}", dtype_name(draft.run.weights_dtype)),
-                         "set headrace.gradient_dtype \"fp32\"");
+    return settings.fail(
+        settings.given(kNative) ? kNative : kDeepSpeed,
+        fmt::format("gradients in bf16 need bf16 weights; the weights are {}", dtype_name(draft.run.weights_dtype)),
+        "set headrace.gradient_dtype \"fp32\"");
   }
   return {};
 }
@@ -141,9 +148,12 @@ Result<void> finish_optimizer(Draft& draft, Settings& settings) {
     settings.note(fmt::format("\"{}\" is false but AdamW always decouples weight decay, as in DeepSpeed", kMode));
   }
   if (l2 && optimizer.weight_decay > 0) {
-    return settings.fail(kMode, fmt::format("weight_decay {} added to the gradient (Adam with adam_w_mode false) is not supported in "
-                                            "this version", optimizer.weight_decay),
-                         "use AdamW, or set weight_decay 0");
+    return settings.fail(
+        kMode,
+        fmt::format("weight_decay {} added to the gradient (Adam with adam_w_mode false) is not supported in "
+                    "this version",
+                    optimizer.weight_decay),
+        "use AdamW, or set weight_decay 0");
   }
   return {};
 }
@@ -154,17 +164,19 @@ Result<void> check_scheduler_keys(const Settings& settings, SchedulerType type) 
     const char* name;
     bool warmup, decay, cosine;
   };
-  constexpr Key kKeys[] = {{"warmup_min_lr", true, true, false},    {"warmup_max_lr", true, true, false},
-                           {"warmup_num_steps", true, true, true},  {"warmup_type", true, true, true},
-                           {"total_num_steps", false, true, true},  {"warmup_min_ratio", false, false, true},
+  constexpr Key kKeys[] = {{"warmup_min_lr", true, true, false},   {"warmup_max_lr", true, true, false},
+                           {"warmup_num_steps", true, true, true}, {"warmup_type", true, true, true},
+                           {"total_num_steps", false, true, true}, {"warmup_min_ratio", false, false, true},
                            {"cos_min_ratio", false, false, true}};
   for (const Key& key : kKeys) {
     const std::string path = fmt::format("scheduler.params.{}", key.name);
-    const bool valid = (type == SchedulerType::kWarmup && key.warmup) || (type == SchedulerType::kWarmupDecay && key.decay) ||
+    const bool valid = (type == SchedulerType::kWarmup && key.warmup) ||
+                       (type == SchedulerType::kWarmupDecay && key.decay) ||
                        (type == SchedulerType::kWarmupCosine && key.cosine);
     if (valid || !settings.given(path)) continue;
-    return settings.fail(path, fmt::format("\"{}\" is no parameter of scheduler.type {}", path,
-                                           to_json_text(settings.at("scheduler.type").value)),
+    return settings.fail(path,
+                         fmt::format("\"{}\" is no parameter of scheduler.type {}", path,
+                                     to_json_text(settings.at("scheduler.type").value)),
                          settings.given("scheduler.type") ? "remove it" : "name the scheduler: \"type\": \"WarmupLR\"");
   }
   return {};
@@ -181,41 +193,50 @@ Result<void> finish_scheduler(Draft& draft, Settings& settings) {
     scheduler.total_num_steps = draft.total_num_steps.value_or(draft.steps.value_or(scheduler.warmup_num_steps));
     if (draft.total_num_steps.is_auto()) settings.derive(kTotal, scheduler.total_num_steps, "headrace.steps");
     if (scheduler.total_num_steps < scheduler.warmup_num_steps) {
-      std::string message = fmt::format("the warm-up of {} steps is longer than the whole schedule of {}", scheduler.warmup_num_steps,
-                                        scheduler.total_num_steps);
-      if (settings.given(kWarmup)) return settings.fail(kWarmup, std::move(message), "lower warmup_num_steps or raise total_num_steps");
+      std::string message = fmt::format("the warm-up of {} steps is longer than the whole schedule of {}",
+                                        scheduler.warmup_num_steps, scheduler.total_num_steps);
+      if (settings.given(kWarmup))
+        return settings.fail(kWarmup, std::move(message), "lower warmup_num_steps or raise total_num_steps");
       settings.note(message + ": the rate never decays; set \"scheduler.params.warmup_num_steps\"");
     }
     if (draft.steps && *draft.steps > scheduler.total_num_steps) {
-      settings.note(fmt::format("the schedule ends at step {} of {}: the rate stays at its end value", scheduler.total_num_steps, *draft.steps));
+      settings.note(fmt::format("the schedule ends at step {} of {}: the rate stays at its end value",
+                                scheduler.total_num_steps, *draft.steps));
     }
   }
   if (scheduler.type == SchedulerType::kWarmup || scheduler.type == SchedulerType::kWarmupDecay) {
     const bool decay = scheduler.type == SchedulerType::kWarmupDecay;
     scheduler.warmup_max_lr = draft.warmup_max_lr.value_or(decay ? 1e-3 : draft.run.optimizer.lr);
-    if (draft.warmup_max_lr.is_auto()) settings.derive(kMax, scheduler.warmup_max_lr, decay ? "DeepSpeed's default" : "optimizer.params.lr");
+    if (draft.warmup_max_lr.is_auto())
+      settings.derive(kMax, scheduler.warmup_max_lr, decay ? "DeepSpeed's default" : "optimizer.params.lr");
     if (scheduler.warmup_min_lr > scheduler.warmup_max_lr) {
-      return settings.fail("scheduler.params.warmup_min_lr", fmt::format("warmup_min_lr {} is above warmup_max_lr {}",
-                                                                         scheduler.warmup_min_lr, scheduler.warmup_max_lr),
-                           "swap or lower it");
+      return settings.fail(
+          "scheduler.params.warmup_min_lr",
+          fmt::format("warmup_min_lr {} is above warmup_max_lr {}", scheduler.warmup_min_lr, scheduler.warmup_max_lr),
+          "swap or lower it");
     }
     if (settings.given("optimizer.params.lr") && scheduler.warmup_max_lr != draft.run.optimizer.lr) {
-      settings.note(fmt::format("the scheduler's rates take the place of optimizer.params.lr {}", draft.run.optimizer.lr));
+      settings.note(
+          fmt::format("the scheduler's rates take the place of optimizer.params.lr {}", draft.run.optimizer.lr));
     }
   }
   return {};
 }
 
-Result<void> finish_offload(Settings& settings, const std::string& section, const ZeroConfig& zero, const OffloadConfig& offload) {
+Result<void> finish_offload(Settings& settings, const std::string& section, const ZeroConfig& zero,
+                            const OffloadConfig& offload) {
   const std::string path_key = section + ".nvme_path";
   const std::string device_key = section + ".device";
   const bool weights = section == kParam;
-  const std::int32_t needed = offload.device == OffloadDevice::kNone ? 0 : weights || offload.device == OffloadDevice::kNvme ? 3 : 1;
+  const std::int32_t needed = offload.device == OffloadDevice::kNone              ? 0
+                              : weights || offload.device == OffloadDevice::kNvme ? 3
+                                                                                  : 1;
   if (zero.stage < needed) {
-    return settings.fail(settings.given("zero_optimization.stage") ? "zero_optimization.stage" : device_key,
-                         fmt::format("{} {} needs zero_optimization.stage {}{}; it is {}", device_key,
-                                     to_json_text(settings.at(device_key).value), needed, needed == 3 ? "" : " or more", zero.stage),
-                         fmt::format("set \"stage\": 3"));
+    return settings.fail(
+        settings.given("zero_optimization.stage") ? "zero_optimization.stage" : device_key,
+        fmt::format("{} {} needs zero_optimization.stage {}{}; it is {}", device_key,
+                    to_json_text(settings.at(device_key).value), needed, needed == 3 ? "" : " or more", zero.stage),
+        fmt::format("set \"stage\": 3"));
   }
   if (offload.device != OffloadDevice::kNvme) {
     if (settings.given(path_key) && !offload.nvme_paths.empty()) {
@@ -240,7 +261,8 @@ Result<void> finish_offload(Settings& settings, const std::string& section, cons
 
 Result<void> finish_zero(Draft& draft, Settings& settings) {
   ZeroConfig& zero = draft.run.zero;
-  const auto old_name = [&](const std::optional<bool>& given, const char* key, const char* section, OffloadConfig& offload) -> Result<void> {
+  const auto old_name = [&](const std::optional<bool>& given, const char* key, const char* section,
+                            OffloadConfig& offload) -> Result<void> {
     if (!given) return {};
     const std::string device = std::string(section) + ".device";
     if (settings.given(device)) {
@@ -251,7 +273,8 @@ Result<void> finish_zero(Draft& draft, Settings& settings) {
     return {};
   };
   HEADRACE_RETURN_IF_ERROR(old_name(draft.cpu_offload, "zero_optimization.cpu_offload", kOptimizer, zero.optimizer));
-  HEADRACE_RETURN_IF_ERROR(old_name(draft.cpu_offload_param, "zero_optimization.cpu_offload_param", kParam, zero.parameters));
+  HEADRACE_RETURN_IF_ERROR(
+      old_name(draft.cpu_offload_param, "zero_optimization.cpu_offload_param", kParam, zero.parameters));
   HEADRACE_RETURN_IF_ERROR(finish_offload(settings, kParam, zero, zero.parameters));
   return finish_offload(settings, kOptimizer, zero, zero.optimizer);
 }
@@ -273,7 +296,7 @@ Result<bool> first_counts(const Settings& settings, const std::string& first, co
 }
 
 Result<void> finish_tile(Draft& draft, Settings& settings) {
-  constexpr std::int64_t kStep = 4096;  // elements: the plan's unit, and whole norm chunks
+  constexpr std::int64_t kStep = 4096;               // elements: the plan's unit, and whole norm chunks
   constexpr std::int64_t kNoTiling = 1'000'000'000;  // DeepSpeed's default, in most configs that people paste
   constexpr const char* kSubGroup = "zero_optimization.sub_group_size";
   HEADRACE_TRY(const bool native, first_counts(settings, "headrace.tile_bytes", kSubGroup));
@@ -313,34 +336,12 @@ Result<void> finish_io(Draft& draft, Settings& settings) {
                          fmt::format("a block of {} bytes is not a multiple of 4096", io.block_bytes.value()),
                          fmt::format("set {}", round_up(io.block_bytes.value(), 4096)));
   }
-  if (!io.block_bytes.is_auto() && !io.in_flight_bytes.is_auto() && io.in_flight_bytes.value() < io.block_bytes.value()) {
-    return settings.fail(kInFlight, fmt::format("{} {} is less than one block of {}", kInFlight, format_bytes(io.in_flight_bytes.value()),
-                                                format_bytes(io.block_bytes.value())),
+  if (!io.block_bytes.is_auto() && !io.in_flight_bytes.is_auto() &&
+      io.in_flight_bytes.value() < io.block_bytes.value()) {
+    return settings.fail(kInFlight,
+                         fmt::format("{} {} is less than one block of {}", kInFlight,
+                                     format_bytes(io.in_flight_bytes.value()), format_bytes(io.block_bytes.value())),
                          "raise it, or lower headrace.io.block_bytes");
-  }
-  return {};
-}
-
-// "nan@3" or "nan@3-5", several with commas.
-Result<void> finish_inject(Draft& draft, Settings& settings) {
-  std::string_view rest = draft.inject;
-  while (!rest.empty()) {
-    const std::string_view fault = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(fault.size() + 1, rest.size()));
-    StepRange range;
-    bool valid = fault.substr(0, 4) == "nan@";
-    if (valid) {
-      const char* const end = fault.data() + fault.size();
-      auto first = std::from_chars(fault.data() + 4, end, range.first);
-      range.last = range.first;
-      if (first.ec == std::errc() && first.ptr != end && *first.ptr == '-') first = std::from_chars(first.ptr + 1, end, range.last);
-      valid = first.ec == std::errc() && first.ptr == end && range.first >= 1 && range.last >= range.first;
-    }
-    if (!valid) {
-      return settings.fail("headrace.debug.inject", fmt::format("\"headrace.debug.inject\" does not know the fault \"{}\"", fault),
-                           "faults: nan@STEP and nan@FIRST-LAST, several with commas");
-    }
-    draft.run.debug.nan_steps.push_back(range);
   }
   return {};
 }
@@ -360,7 +361,6 @@ Result<void> finish(Draft& draft, Settings& settings, const World& world) {
   HEADRACE_RETURN_IF_ERROR(finish_scheduler(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_zero(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_tile(draft, settings));
-  HEADRACE_RETURN_IF_ERROR(finish_inject(draft, settings));
   return finish_io(draft, settings);
 }
 

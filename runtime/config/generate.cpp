@@ -54,8 +54,9 @@ void used_rows(std::string& out, std::span<const FieldTable* const> tables, bool
   for (const Field* field : sorted(tables)) {
     if (field->use != FieldUse::kUsed || field->path.starts_with("headrace.") != native) continue;
     const Field& real = target(tables, *field);
-    out += fmt::format("| `{}` | {} | {} | {} | {} |\n", field->path, cell(allowed_text(real)), cell(default_text(real)),
-                       cell(field->doc), real.on_resume == OnResume::kMayChange ? "may change" : "fixed");
+    out +=
+        fmt::format("| `{}` | {} | {} | {} | {} |\n", field->path, cell(allowed_text(real)), cell(default_text(real)),
+                    cell(field->doc), real.on_resume == OnResume::kMayChange ? "may change" : "fixed");
   }
 }
 
@@ -75,8 +76,10 @@ void reason_rows(std::string& out, std::span<const FieldTable* const> tables, Fi
 Json type_schema(const Field& field) {
   Json schema;
   const auto number_range = [&](Json& at) {
-    if (field.minimum > -std::numeric_limits<double>::infinity()) at[field.above_minimum ? "exclusiveMinimum" : "minimum"] = field.minimum;
-    if (field.maximum < std::numeric_limits<double>::infinity()) at[field.below_maximum ? "exclusiveMaximum" : "maximum"] = field.maximum;
+    if (field.minimum > -std::numeric_limits<double>::infinity())
+      at[field.above_minimum ? "exclusiveMinimum" : "minimum"] = field.minimum;
+    if (field.maximum < std::numeric_limits<double>::infinity())
+      at[field.below_maximum ? "exclusiveMaximum" : "maximum"] = field.maximum;
   };
   const Json text = {{"type", "string"}, {"minLength", 1}};
   switch (field.type) {
@@ -108,7 +111,8 @@ Json type_schema(const Field& field) {
 Json field_schema(const Field& field, const Field& real) {
   Json schema = type_schema(real);
   Json choices = Json::array();
-  if (real.type == FieldType::kBytes) choices.push_back({{"type", "string"}, {"pattern", "^[0-9.]+ *([kKmMgGtT]([iI]?[bB])?|[bB])?$"}});
+  if (real.type == FieldType::kBytes)
+    choices.push_back({{"type", "string"}, {"pattern", "^[0-9.]+ *([kKmMgGtT]([iI]?[bB])?|[bB])?$"}});
   if (real.text_booleans) choices.push_back({{"enum", {"true", "false"}}});
   if (real.allows_auto) choices.push_back({{"const", "auto"}});
   if (real.allows_null) choices.push_back({{"type", "null"}});
@@ -132,7 +136,10 @@ Json& section_at(Json& root, std::string_view path) {
     if (dot == std::string_view::npos) return (*at)["properties"];
     Json& child = (*at)["properties"][std::string(path.substr(0, dot))];
     if (child.is_null()) {
-      child = {{"type", {"object", "null"}}, {"properties", Json::object()}, {"patternProperties", {{"^_", true}}}, {"additionalProperties", false}};
+      child = {{"type", {"object", "null"}},
+               {"properties", Json::object()},
+               {"patternProperties", {{"^_", true}}},
+               {"additionalProperties", false}};
     }
     at = &child;
     path.remove_prefix(dot + 1);
@@ -154,8 +161,10 @@ std::string explain_field(const Field& field, const Field& real) {
 std::string settings_markdown(std::span<const FieldTable* const> tables) {
   std::string out =
       "# Settings\n\nMade from the code (`./dev docs`); do not edit.\n\nA config is one JSON file; comments "
-      "(`//`, `/* */`, `#`) and trailing commas are fine, unknown and duplicate keys are errors, keys that start with `_` are "
-      "remarks. `key=value` arguments take the full path and override the file. `\"auto\"` is resolved by the plan and printed.\n\n"
+      "(`//`, `/* */`, `#`) and trailing commas are fine, unknown and duplicate keys are errors, keys that start with "
+      "`_` are "
+      "remarks. `key=value` arguments take the full path and override the file. `\"auto\"` is resolved by the plan and "
+      "printed.\n\n"
       "## Native keys\n\n";
   used_rows(out, tables, true);
   out += "\n## DeepSpeed's keys\n\nSame names, meaning and defaults as there.\n\n";
@@ -188,14 +197,16 @@ Result<std::string> explain(std::span<const FieldTable* const> tables, std::stri
   for (const std::string& whole : {std::string(path), "headrace." + std::string(path)}) {
     for (const Field* field : sorted(tables)) {
       if (out.empty()) paths.push_back(field->path);
-      const bool member = path.empty() || (field->path.starts_with(whole) && field->path.size() > whole.size() && field->path[whole.size()] == '.');
+      const bool member = path.empty() || (field->path.starts_with(whole) && field->path.size() > whole.size() &&
+                                           field->path[whole.size()] == '.');
       if (field->path == whole || member) out += explain_field(*field, target(tables, *field));
     }
     if (!out.empty()) return out;
   }
-  const auto near = nearest_word(path, paths);
-  return make_error(ErrorCode::kUsage, fmt::format("there is no key \"{}\"", path),
-                    near ? fmt::format("did you mean \"{}\"?", *near) : "headrace config explain lists all keys");
+  const std::string near = nearest(path, paths);
+  return make_error(
+      ErrorCode::kUsage, fmt::format("there is no key \"{}\"", path),
+      near.empty() ? "headrace config explain lists all keys" : fmt::format("did you mean \"{}\"?", near));
 }
 
 }  // namespace headrace::config

@@ -16,7 +16,8 @@ using Kind = JsonValue::Kind;
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_word(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_' || is_digit(c); }
 
-// Length of the UTF-8 sequence at the start of `text`, 0 when it is not valid (overlong, surrogate, cut off, > U+10FFFF).
+// Length of the UTF-8 sequence at the start of `text`, 0 when it is not valid (overlong, surrogate, cut off, >
+// U+10FFFF).
 std::size_t utf8_length(std::string_view text) {
   const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
   const auto follows = [&](std::size_t i, unsigned low = 0x80, unsigned high = 0xBF) {
@@ -183,12 +184,14 @@ class Reader {
   Result<JsonValue> read_number(JsonValue value) {
     const std::size_t start = offset_;
     value.kind = Kind::kNumber;
-    if (peek() == '-' && (text_.substr(offset_ + 1, 8) == "Infinity" || text_.substr(offset_ + 1, 3) == "inf")) advance();
+    if (peek() == '-' && (text_.substr(offset_ + 1, 8) == "Infinity" || text_.substr(offset_ + 1, 3) == "inf"))
+      advance();
     while (is_word(peek()) || peek() == '.' || ((peek() == '-' || peek() == '+') && sign_belongs(start))) advance();
     value.text = std::string(text_.substr(start, offset_ - start));
     if (value.text == "-Infinity" || value.text == "-inf" || is_json_number(value.text)) return value;
-    return fault(value.position, fmt::format("\"{}\" is not a JSON number", value.text),
-                 "write digits with an optional fraction and exponent: 12, 0.5, 3e-4; sizes with units are text: \"160MiB\"");
+    return fault(
+        value.position, fmt::format("\"{}\" is not a JSON number", value.text),
+        "write digits with an optional fraction and exponent: 12, 0.5, 3e-4; sizes with units are text: \"160MiB\"");
   }
 
   // A sign is part of a number at its start and behind an exponent.
@@ -238,7 +241,8 @@ class Reader {
         return fault(here(), fmt::format("{} inside text", shown(rest())), "write it as an escape: \\u00XX");
       }
       const std::size_t length = utf8_length(rest());
-      if (length == 0) return fault(here(), fmt::format("{} is not valid UTF-8", shown(rest())), "save the file as UTF-8");
+      if (length == 0)
+        return fault(here(), fmt::format("{} is not valid UTF-8", shown(rest())), "save the file as UTF-8");
       out += rest().substr(0, length);
       for (std::size_t i = 0; i < length; ++i) advance();
     }
@@ -257,7 +261,8 @@ class Reader {
       advance();
       return {};
     }
-    if (c != 'u') return fault(start, fmt::format("unknown escape \\ before {}", shown(rest())), "write \\\\ for a backslash");
+    if (c != 'u')
+      return fault(start, fmt::format("unknown escape \\ before {}", shown(rest())), "write \\\\ for a backslash");
     advance();
     std::optional<std::uint32_t> code = read_hex();
     if (code && *code >= 0xD800 && *code <= 0xDBFF) {
@@ -320,12 +325,14 @@ class Reader {
       member.position = here();
       HEADRACE_TRY(member.key, read_key(value.position));
       if (const JsonMember* first = value.find(member.key); first != nullptr) {
-        return fault(member.position, fmt::format("duplicate key \"{}\": it already stands at {}:{}", member.key,
-                                                  first->position.line, first->position.column),
+        return fault(member.position,
+                     fmt::format("duplicate key \"{}\": it already stands at {}:{}", member.key, first->position.line,
+                                 first->position.column),
                      "remove one of them");
       }
       HEADRACE_RETURN_IF_ERROR(skip_space());
-      if (peek() != ':') return fault(here(), fmt::format("expected ':' after key \"{}\", found {}", member.key, shown(rest())));
+      if (peek() != ':')
+        return fault(here(), fmt::format("expected ':' after key \"{}\", found {}", member.key, shown(rest())));
       advance();
       HEADRACE_RETURN_IF_ERROR(skip_space());
       HEADRACE_TRY(member.value, read_value(depth + 1));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON with positions: what a person writes (comments //, /* */ and #, trailing commas, a byte order mark), each value and key
-// with its line and column. Numbers keep their text, so that nothing is rounded before somebody knows what type is wanted.
-// Duplicate keys, invalid UTF-8 and anything that is not JSON are errors that point at the place.
+// JSON with positions: what a person writes (comments //, /* */ and #, trailing commas, a byte order mark), each value
+// and key with its line and column. Numbers keep their text, so that nothing is rounded before somebody knows what type
+// is wanted. Duplicate keys, invalid UTF-8 and anything that is not JSON are errors that point at the place.
 #pragma once
 
 #include <cstdint>
@@ -25,11 +25,11 @@ struct JsonValue {
   enum class Kind : std::uint8_t { kNull, kBool, kNumber, kString, kArray, kObject };
   Kind kind = Kind::kNull;
   Position position;
-  int origin = 0;                    // for its user: which of several inputs it came from
+  int origin = 0;  // for its user: which of several inputs it came from
   bool boolean = false;
-  std::string text;                  // kString: decoded; kNumber: as written ("NaN" and "Infinity" too, for a better message)
-  std::vector<JsonValue> elements;   // kArray
-  std::vector<JsonMember> members;   // kObject, in the order of the file, keys distinct
+  std::string text;  // kString: decoded; kNumber: as written ("NaN" and "Infinity" too, for a better message)
+  std::vector<JsonValue> elements;  // kArray
+  std::vector<JsonMember> members;  // kObject, in the order of the file, keys distinct
 
   [[nodiscard]] const JsonMember* find(std::string_view key) const noexcept;
   [[nodiscard]] JsonMember* find(std::string_view key) noexcept;

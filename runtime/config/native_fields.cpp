@@ -12,20 +12,38 @@ constexpr Bytes kLargestBudget = Bytes{1} << 62;  // what core/bytes.h reads
 void add_run(FieldTable& table, Draft& draft) {
   RunConfig& run = draft.run;
   table.add("headrace.steps", T::kInteger, "", "Global batches to train on. Required; may grow on resume.")
-      .range(1, kMany).may_change().to(draft.steps);
-  table.add("headrace.seed", T::kInteger, "1", "Of the initial weights and of the order of the data.").at_least(0).to(run.seed);
-  table.add("headrace.max_skipped_in_a_row", T::kInteger, "5",
-            "Steps in a row that may be skipped for non-finite gradients before the run ends (exit 6).")
-      .range(1, kInt32Max).may_change().to(run.max_skipped_in_a_row);
-  table.add("headrace.decay", T::kChoice, "\"matrices\"",
-            "Tensors that weight decay applies to: matrices are those of two and more dimensions.")
+      .range(1, kMany)
+      .may_change()
+      .to(draft.steps);
+  table.add("headrace.seed", T::kInteger, "1", "Of the initial weights and of the order of the data.")
+      .at_least(0)
+      .to(run.seed);
+  table
+      .add("headrace.max_skipped_in_a_row", T::kInteger, "5",
+           "Steps in a row that may be skipped for non-finite gradients before the run ends (exit 6).")
+      .range(1, kInt32Max)
+      .may_change()
+      .to(run.max_skipped_in_a_row);
+  table
+      .add("headrace.decay", T::kChoice, "\"matrices\"",
+           "Tensors that weight decay applies to: matrices are those of two and more dimensions.")
       .to(run.decay, {{"matrices", DecayScope::kMatrices}, {"all", DecayScope::kAll}});
   table.add("headrace.eval.every", T::kInteger, "0", "Steps between evaluations on the validation data; 0 means never.")
-      .range(0, kMany).may_change().to(run.eval.every);
-  table.add("headrace.eval.samples", T::kInteger, "\"auto\"", "Samples of one evaluation; auto is the whole validation part.")
-      .range(1, kMany).or_auto().may_change().to(run.eval.samples);
-  table.add("headrace.hardware", T::kText, "", "File of measured rates from headrace profile; without it rates are measured at the start.")
-      .may_change().to(run.hardware);
+      .range(0, kMany)
+      .may_change()
+      .to(run.eval.every);
+  table
+      .add("headrace.eval.samples", T::kInteger, "\"auto\"",
+           "Samples of one evaluation; auto is the whole validation part.")
+      .range(1, kMany)
+      .or_auto()
+      .may_change()
+      .to(run.eval.samples);
+  table
+      .add("headrace.hardware", T::kText, "",
+           "File of measured rates from headrace profile; without it rates are measured at the start.")
+      .may_change()
+      .to(run.hardware);
 }
 
 void add_memory(FieldTable& table, MemoryConfig& memory) {
@@ -33,84 +51,142 @@ void add_memory(FieldTable& table, MemoryConfig& memory) {
     table.add(path, T::kBytes, "\"auto\"", doc).range(1, kLargestBudget).or_auto().may_change().to(target);
   };
   budget("headrace.memory.host",
-         "Everything the process may hold in host memory: program, libraries, buffers, and on the cpu device its arena. auto is "
+         "Everything the process may hold in host memory: program, libraries, buffers, and on the cpu device its "
+         "arena. auto is "
          "what the machine and its cgroup have free, less a reserve.",
          memory.host);
-  budget("headrace.memory.device", "Device memory. On the cpu device this is part of memory.host; auto sets no limit of its own.",
-         memory.device);
+  budget("headrace.memory.device",
+         "Device memory. On the cpu device this is part of memory.host; auto sets no limit of its own.", memory.device);
   budget("headrace.memory.nvme", "Bytes on all folders of nvme_path together; auto is their free space.", memory.nvme);
-  table.add("headrace.memory.cache", T::kBool, "true",
-            "Keep state whose home is NVMe in spare host memory, written through. false reads everything again each step.")
-      .may_change().to(memory.cache);
+  table
+      .add("headrace.memory.cache", T::kBool, "true",
+           "Keep state whose home is NVMe in spare host memory, written through. false reads everything again each "
+           "step.")
+      .may_change()
+      .to(memory.cache);
 }
 
 void add_schedule(FieldTable& table, ScheduleConfig& schedule) {
-  table.add("headrace.schedule.group_size", T::kInteger, "\"auto\"",
-            "Micro-batches that visit a unit before the next unit. Larger groups read the weights less often and hold more "
-            "activations.")
-      .range(1, kInt32Max).or_auto().may_change().to(schedule.group_size);
-  Field& update = table.add("headrace.schedule.update", T::kChoice, "\"auto\"", "When the optimizer runs.").may_change();
+  table
+      .add("headrace.schedule.group_size", T::kInteger, "\"auto\"",
+           "Micro-batches that visit a unit before the next unit. Larger groups read the weights less often and hold "
+           "more "
+           "activations.")
+      .range(1, kInt32Max)
+      .or_auto()
+      .may_change()
+      .to(schedule.group_size);
+  Field& update =
+      table.add("headrace.schedule.update", T::kChoice, "\"auto\"", "When the optimizer runs.").may_change();
   update.to(schedule.update, {{"after_backward", UpdatePolicy::kAfterBackward}});
   update.later_choices = {"in_backward", "into_forward"};
-  Field& activations = table.add("headrace.schedule.activations", T::kChoice, "\"auto\"",
-                                 "Activations inside a unit: keep them for the backward pass, or recompute them in it; auto decides "
-                                 "per unit by what fits.")
-                           .may_change();
-  activations.to(schedule.activations, {{"keep", ActivationPolicy::kKeep}, {"recompute", ActivationPolicy::kRecompute}});
+  Field& activations =
+      table
+          .add("headrace.schedule.activations", T::kChoice, "\"auto\"",
+               "Activations inside a unit: keep them for the backward pass, or recompute them in it; auto decides "
+               "per unit by what fits.")
+          .may_change();
+  activations.to(schedule.activations,
+                 {{"keep", ActivationPolicy::kKeep}, {"recompute", ActivationPolicy::kRecompute}});
   activations.later_choices = {"host", "nvme"};
-  table.add("headrace.schedule.snake", T::kBool, "true",
-            "Odd units take the micro-batches of a group in reverse, so that activations at the turn stay near.")
-      .may_change().to(schedule.snake);
+  table
+      .add("headrace.schedule.snake", T::kBool, "true",
+           "Odd units take the micro-batches of a group in reverse, so that activations at the turn stay near.")
+      .may_change()
+      .to(schedule.snake);
 }
 
 void add_state(FieldTable& table, Draft& draft) {
   RunConfig& run = draft.run;
-  Field& format = table.add("headrace.state_format", T::kChoice, "\"auto\"",
-                            "How weights and optimizer state are stored: split is 12 bytes per parameter and bit-identical to fp32 "
-                            "with 14 (12 with fp32 weights). auto is split with bf16, else fp32.");
+  Field& format =
+      table.add("headrace.state_format", T::kChoice, "\"auto\"",
+                "How weights and optimizer state are stored: split is 12 bytes per parameter and bit-identical to fp32 "
+                "with 14 (12 with fp32 weights). auto is split with bf16, else fp32.");
   format.to(draft.state_format, {{"split", StateFormat::kSplit}, {"fp32", StateFormat::kFp32}});
   format.later_choices = {"split_bf16", "compact"};
-  table.add("headrace.gradient_dtype", T::kChoice, "\"auto\"",
-            "Type in which gradients are kept between micro-batches: auto is bf16 with bf16 weights, else fp32.")
+  table
+      .add("headrace.gradient_dtype", T::kChoice, "\"auto\"",
+           "Type in which gradients are kept between micro-batches: auto is bf16 with bf16 weights, else fp32.")
       .to(draft.gradient_dtype, {{"bf16", DType::kBf16}, {"fp32", DType::kFp32}});
-  table.add("headrace.durability", T::kChoice, "\"process\"",
-            "What a committed step survives: the death of the process, or loss of power (two flushes per step).")
-      .may_change().to(run.durability, {{"process", Durability::kProcess}, {"power", Durability::kPower}});
-  table.add("headrace.slots", T::kInteger, "2",
-            "Places of each tile on NVMe. 2: after a kill at any instant the last step is there. 1: half the disk, but only a "
-            "clean stop can be resumed.")
-      .range(1, 2).to(run.slots);
-  table.add("headrace.tile_bytes", T::kBytes, "\"auto\"",
-            "Weights and optimizer state that are read, updated and written at a time; rounded to 4096 elements.")
-      .range(64 * kKiB, 64 * kGiB).or_auto().may_change().to(draft.tile_bytes);
+  table
+      .add("headrace.durability", T::kChoice, "\"process\"",
+           "What a committed step survives: the death of the process, or loss of power (two flushes per step).")
+      .may_change()
+      .to(run.durability, {{"process", Durability::kProcess}, {"power", Durability::kPower}});
+  table
+      .add("headrace.slots", T::kInteger, "2",
+           "Places of each tile on NVMe. 2: after a kill at any instant the last step is there. 1: half the disk, but "
+           "only a "
+           "clean stop can be resumed.")
+      .range(1, 2)
+      .to(run.slots);
+  table
+      .add("headrace.tile_bytes", T::kBytes, "\"auto\"",
+           "Weights and optimizer state that are read, updated and written at a time; rounded to 4096 elements.")
+      .range(64 * kKiB, 64 * kGiB)
+      .or_auto()
+      .may_change()
+      .to(draft.tile_bytes);
 }
 
 void add_machine(FieldTable& table, RunConfig& run) {
-  table.add("headrace.threads", T::kInteger, "\"auto\"", "Threads that compute; auto is the cores this process may use.")
-      .range(1, 4096).or_auto().may_change().to(run.threads);
-  table.add("headrace.device.force_copies", T::kBool, "false",
-            "On the cpu device: copy weights into the arena as a GPU would need it. For tests.")
-      .may_change().to(run.force_copies);
-  table.add("headrace.io.backend", T::kChoice, "\"auto\"", "How requests reach the kernel; auto is io_uring where it works.")
-      .may_change().to(run.io.backend, {{"io_uring", IoBackendKind::kUring}, {"threads", IoBackendKind::kThreads}});
-  table.add("headrace.io.mode", T::kChoice, "\"auto\"",
-            "direct bypasses the page cache and fails where the file system cannot; auto says when it uses buffered.")
-      .may_change().to(run.io.mode, {{"direct", IoMode::kDirect}, {"buffered", IoMode::kBuffered}});
+  table
+      .add("headrace.threads", T::kInteger, "\"auto\"", "Threads that compute; auto is the cores this process may use.")
+      .range(1, 4096)
+      .or_auto()
+      .may_change()
+      .to(run.threads);
+  table
+      .add("headrace.device.force_copies", T::kBool, "false",
+           "On the cpu device: copy weights into the arena as a GPU would need it. For tests.")
+      .may_change()
+      .to(run.force_copies);
+  table
+      .add("headrace.io.backend", T::kChoice, "\"auto\"",
+           "How requests reach the kernel; auto is io_uring where it works.")
+      .may_change()
+      .to(run.io.backend, {{"io_uring", IoBackendKind::kUring}, {"threads", IoBackendKind::kThreads}});
+  table
+      .add("headrace.io.mode", T::kChoice, "\"auto\"",
+           "direct bypasses the page cache and fails where the file system cannot; auto says when it uses buffered.")
+      .may_change()
+      .to(run.io.mode, {{"direct", IoMode::kDirect}, {"buffered", IoMode::kBuffered}});
   table.add("headrace.io.block_bytes", T::kBytes, "\"auto\"", "Largest single request; a multiple of 4096.")
-      .range(4 * kKiB, kGiB).or_auto().may_change().to(run.io.block_bytes);
-  table.add("headrace.io.in_flight_bytes", T::kBytes, "\"auto\"", "Bytes given to the kernel and not yet completed; at least block_bytes.")
-      .range(4 * kKiB, 64 * kGiB).or_auto().may_change().to(run.io.in_flight_bytes);
+      .range(4 * kKiB, kGiB)
+      .or_auto()
+      .may_change()
+      .to(run.io.block_bytes);
+  table
+      .add("headrace.io.in_flight_bytes", T::kBytes, "\"auto\"",
+           "Bytes given to the kernel and not yet completed; at least block_bytes.")
+      .range(4 * kKiB, 64 * kGiB)
+      .or_auto()
+      .may_change()
+      .to(run.io.in_flight_bytes);
 }
 
-void add_debug(FieldTable& table, Draft& draft) {
-  DebugConfig& debug = draft.run.debug;
-  table.add("headrace.debug.seed", T::kInteger, "0", "Of the random delays below.").at_least(0).may_change().to(debug.seed);
-  table.add("headrace.debug.lane_delay_us", T::kInteger, "0",
-            "Largest random delay before each operation, in microseconds: changes the order in time and nothing else.")
-      .range(0, 10'000'000).may_change().to(debug.lane_delay_us);
-  table.add("headrace.debug.throttle", T::kBytes, "", "Bytes per second that reads and that writes may move; unset sets no limit.")
-      .range(1, kLargestBudget).may_change().to(debug.throttle);
-  table.add("headrace.debug.inject", T::kText, "", "Faults for tests: nan@3 or nan@3-5,nan@9 makes one gradient of these steps NaN.").may_change().to(draft.inject);
+void add_debug(FieldTable& table, DebugConfig& debug) {
+  table.add("headrace.debug.seed", T::kInteger, "0", "Of the random delays below.")
+      .at_least(0)
+      .may_change()
+      .to(debug.seed);
+  table
+      .add("headrace.debug.lane_delay_us", T::kInteger, "0",
+           "Largest random delay before each operation, in microseconds: changes the order in time and nothing else.")
+      .range(0, 10'000'000)
+      .may_change()
+      .to(debug.lane_delay_us);
+  table
+      .add("headrace.debug.throttle", T::kBytes, "",
+           "Bytes per second that reads and that writes may move; unset sets no limit.")
+      .range(1, kLargestBudget)
+      .may_change()
+      .to(debug.throttle);
+  table
+      .add("headrace.debug.inject", T::kText, "",
+           "Faults for tests: \"nan:3\" or \"nan:3-5,9\" makes one gradient of these steps NaN.")
+      .may_change()
+      .to(debug.inject);
 }
 
 }  // namespace
@@ -121,7 +197,7 @@ void add_native_fields(FieldTable& table, Draft& draft) {
   add_schedule(table, draft.run.schedule);
   add_state(table, draft);
   add_machine(table, draft.run);
-  add_debug(table, draft);
+  add_debug(table, draft.run.debug);
 }
 
 }  // namespace headrace::config

@@ -35,6 +35,7 @@ std::vector<ResolvedKey> describe(const Settings& settings) {
     key.value = to_json_text(setting.value);
     key.source = setting.source.text;
     key.source_kind = setting.source.kind;
+    key.position = setting.source.position;
     key.use = setting.field->use;
     key.reason = setting.field->reason;
     key.on_resume = setting.field->on_resume;
@@ -77,6 +78,7 @@ Result<LoadedConfig> read_config(std::string_view text, const std::string& file,
   Settings settings(all, file, options.purpose);
   HEADRACE_RETURN_IF_ERROR(settings.bind(std::move(root), overrides));
   LoadedConfig loaded;
+  loaded.file = file;
   loaded.run = std::move(draft.run);
   loaded.run.name = std::filesystem::path(file).stem().string();
   loaded.keys = describe(settings);
@@ -103,7 +105,8 @@ Result<LoadedConfig> load_config(const std::string& path, std::span<const std::s
 }
 
 void resolve_auto(LoadedConfig& config, std::string_view path, std::string value, std::string source) {
-  const auto at = std::find_if(config.keys.begin(), config.keys.end(), [&](const ResolvedKey& key) { return key.path == path; });
+  const auto at =
+      std::find_if(config.keys.begin(), config.keys.end(), [&](const ResolvedKey& key) { return key.path == path; });
   HEADRACE_CHECK(at != config.keys.end(), "the plan resolves a key that no table registers");
   at->value = std::move(value);
   at->source = std::move(source);
@@ -113,20 +116,27 @@ void resolve_auto(LoadedConfig& config, std::string_view path, std::string value
 std::string fingerprint(const LoadedConfig& config) {
   std::string out;
   for (const ResolvedKey& key : config.keys) {
-    if (key.use == FieldUse::kUsed && key.on_resume == OnResume::kMustMatch) out += fmt::format("{}={}\n", key.path, key.value);
+    if (key.use == FieldUse::kUsed && key.on_resume == OnResume::kMustMatch)
+      out += fmt::format("{}={}\n", key.path, key.value);
   }
   return out;
 }
 
-Result<void> compare_fingerprints(std::string_view stored, std::string_view current) {
-  const auto before = parse_fingerprint(stored);
-  for (const auto& [path, value] : parse_fingerprint(current)) {
-    const auto earlier = before.find(path);
-    if (earlier == before.end() || earlier->second == value) continue;
-    return make_error(ErrorCode::kConfig,
-                      fmt::format("\"{}\" is {}, but the run to resume was trained with {}: the results would change", path, value,
-                                  earlier->second),
-                      "set it back, or start anew: --resume never with another --run-dir");
+Result<void> check_resumable(std::string_view stored_fingerprint, const LoadedConfig& config) {
+  const auto stored = parse_fingerprint(stored_fingerprint);
+  for (const ResolvedKey& key : config.keys) {
+    if (key.use != FieldUse::kUsed || key.on_resume != OnResume::kMustMatch) continue;
+    const auto before = stored.find(key.path);
+    if (before == stored.end() || before->second == key.value) continue;
+    Error error =
+        make_error(ErrorCode::kConfig,
+                   fmt::format("\"{}\" is {} ({}), but the run to resume was trained with {}: the results would change",
+                               key.path, key.value, key.source, before->second),
+                   "set it back, or start anew: --resume never with another --run-dir");
+    error.file = key.source_kind == SourceKind::kFile ? config.file : "";
+    error.line = key.position.line;
+    error.column = key.position.column;
+    return error;
   }
   return {};
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The settings of a run as plain structs: what the JSON config, the overrides and the defaults come to. Made once by
-// read_config() (runtime/config/read_config.h), checked, and never changed after that; every part of the runtime reads it.
-// Settings of the model and the data stand beside their users in models/config_fields.h.
+// read_config() (runtime/config/read_config.h), checked, and never changed after that; every part of the runtime reads
+// it. Settings of the model and the data stand beside their users in models/config_fields.h.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace headrace::config {
 template <class T>
 class Auto {
  public:
-  constexpr Auto() = default;                                     // "auto"
-  constexpr Auto(T value) : value_(std::move(value)) {}           // NOLINT(google-explicit-constructor)
+  constexpr Auto() = default;                            // "auto"
+  constexpr Auto(T value) : value_(std::move(value)) {}  // NOLINT(google-explicit-constructor)
   [[nodiscard]] constexpr bool is_auto() const noexcept { return !value_.has_value(); }
   [[nodiscard]] constexpr const T& value() const { return value_.value(); }
   [[nodiscard]] constexpr T value_or(T other) const { return value_.value_or(std::move(other)); }
@@ -75,11 +75,11 @@ struct SchedulerConfig {
   SchedulerType type = SchedulerType::kNone;
   WarmupType warmup_type = WarmupType::kLog;
   std::int64_t warmup_num_steps = 1000;
-  std::int64_t total_num_steps = 0;   // kWarmupDecay, kWarmupCosine
-  double warmup_min_lr = 0;           // kWarmup, kWarmupDecay
-  double warmup_max_lr = 1e-3;        // kWarmup, kWarmupDecay
-  double warmup_min_ratio = 0;        // kWarmupCosine: fraction of optimizer.params.lr
-  double cos_min_ratio = 1e-4;        // kWarmupCosine
+  std::int64_t total_num_steps = 0;  // kWarmupDecay, kWarmupCosine
+  double warmup_min_lr = 0;          // kWarmup, kWarmupDecay
+  double warmup_max_lr = 1e-3;       // kWarmup, kWarmupDecay
+  double warmup_min_ratio = 0;       // kWarmupCosine: fraction of optimizer.params.lr
+  double cos_min_ratio = 1e-4;       // kWarmupCosine
 };
 
 struct OffloadConfig {
@@ -108,8 +108,8 @@ struct ScheduleConfig {
 };
 
 struct EvalConfig {
-  std::int64_t every = 0;          // steps between evaluations; 0 = never
-  Auto<std::int64_t> samples;      // auto = the whole validation part
+  std::int64_t every = 0;      // steps between evaluations; 0 = never
+  Auto<std::int64_t> samples;  // auto = the whole validation part
 };
 
 struct IoConfig {
@@ -119,42 +119,32 @@ struct IoConfig {
   Auto<Bytes> in_flight_bytes;
 };
 
-struct StepRange {
-  std::int64_t first = 0, last = 0;  // both inclusive
-};
-
 struct DebugConfig {
-  std::uint64_t seed = 0;             // of the delays
-  std::int64_t lane_delay_us = 0;     // largest random delay before each operation; 0 = none
-  std::optional<Bytes> throttle;      // bytes per second that each I/O direction may move; unset = no limit
-  std::vector<StepRange> nan_steps;   // from inject: "nan@3" or "nan@3-5,nan@9": one gradient of these steps becomes NaN
+  std::uint64_t seed = 0;          // of the delays
+  std::int64_t lane_delay_us = 0;  // largest random delay before each operation; 0 = none
+  std::optional<Bytes> throttle;   // bytes per second that each I/O direction may move; unset = no limit
+  std::string inject;              // faults for tests, read by the trainer; empty = none
 };
-[[nodiscard]] inline bool injects_nan(const DebugConfig& debug, std::int64_t step) noexcept {
-  for (const StepRange& range : debug.nan_steps) {
-    if (step >= range.first && step <= range.last) return true;
-  }
-  return false;
-}
 
 struct RunConfig {
-  std::string name;                   // the config file's name without extension; the run folder's default name
+  std::string name;  // the config file's name without extension; the run folder's default name
   BatchConfig batch;
-  double gradient_clipping = 1.0;     // 0 = off
-  DType weights_dtype = DType::kFp32;   // bf16 or fp16 when that section is enabled
-  LossScaleConfig loss_scale;         // used with fp16 only
+  double gradient_clipping = 1.0;      // 0 = off
+  DType weights_dtype = DType::kFp32;  // bf16 or fp16 when that section is enabled
+  LossScaleConfig loss_scale;          // used with fp16 only
   OptimizerConfig optimizer;
   SchedulerConfig scheduler;
   ZeroConfig zero;
 
   // Everything below stands under "headrace".
-  std::int64_t steps = 0;             // attempted global batches; ≥ 1
+  std::int64_t steps = 0;  // attempted global batches; ≥ 1
   std::uint64_t seed = 1;
   MemoryConfig memory;
   ScheduleConfig schedule;
   StateFormat state_format = StateFormat::kFp32;
   Durability durability = Durability::kProcess;
   std::int32_t slots = 2;
-  Auto<std::int64_t> tile_elements;   // from tile_bytes, or DeepSpeed's sub_group_size; multiple of 4096
+  Auto<std::int64_t> tile_elements;  // from tile_bytes, or DeepSpeed's sub_group_size; multiple of 4096
   Auto<std::int32_t> threads;
   bool force_copies = false;
   DType gradient_dtype = DType::kFp32;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runtime's own keys: DeepSpeed's, and "headrace" without model and data. The values land in a Draft, whose rules between
-// keys finish() applies to give the RunConfig. Used by read_config.cpp only.
+// The runtime's own keys: DeepSpeed's, and "headrace" without model and data. The values land in a Draft, whose rules
+// between keys finish() applies to give the RunConfig. Used by read_config.cpp only.
 #pragma once
 
 #include <optional>
@@ -33,7 +33,6 @@ struct Draft {
   Auto<std::int64_t> sub_group_size;
   std::optional<std::int64_t> aio_block_size, aio_queue_depth, aio_threads;
   std::optional<std::int64_t> steps;
-  std::string inject;
 };
 
 // `draft` must outlive the tables.

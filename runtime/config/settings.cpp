@@ -59,8 +59,9 @@ bool is_neutral(const Field& field, const FieldValue& value, const JsonValue& js
 
 JsonValue override_value(const std::string& text) {
   const Result<JsonValue> json = parse_json(text, "");
-  if (json.ok()) return *json;
-  JsonValue value;
+  if (json.ok() && (json->kind != Kind::kNumber || json->text.find_first_of("0123456789") != std::string::npos))
+    return *json;
+  JsonValue value;  // not JSON, and that includes NaN
   value.kind = Kind::kString;
   value.text = text;
   return value;
@@ -186,8 +187,9 @@ Result<void> Settings::merge_override(JsonValue& root, std::size_t index) {
 Result<void> Settings::bind(JsonValue root, std::span<const std::string> overrides) {
   overrides_ = overrides;
   if (root.kind != Kind::kObject) {
-    return locate(make_error(ErrorCode::kConfig, fmt::format("a config is one object {{ … }}, this is {}", kind_name(root.kind))),
-                  root.position, 0);
+    return locate(
+        make_error(ErrorCode::kConfig, fmt::format("a config is one object {{ … }}, this is {}", kind_name(root.kind))),
+        root.position, 0);
   }
   for (std::size_t i = 0; i < overrides.size(); ++i) HEADRACE_RETURN_IF_ERROR(merge_override(root, i));
   HEADRACE_RETURN_IF_ERROR(bind_object(root, ""));
@@ -217,9 +219,10 @@ Result<void> Settings::bind_object(const JsonValue& object, const std::string& p
       if (member.value.kind == Kind::kObject) {
         HEADRACE_RETURN_IF_ERROR(bind_object(member.value, path));
       } else if (member.value.kind != Kind::kNull) {
-        Error error = make_error(
-            ErrorCode::kConfig, fmt::format("\"{}\" is {}; it takes an object of settings", path, kind_name(member.value.kind)),
-            "write \"" + member.key + "\": { … }, or leave it out");
+        Error error =
+            make_error(ErrorCode::kConfig,
+                       fmt::format("\"{}\" is {}; it takes an object of settings", path, kind_name(member.value.kind)),
+                       "write \"" + member.key + "\": { … }, or leave it out");
         return locate(std::move(error), member.value.position, member.value.origin);
       }
     } else {
@@ -236,8 +239,8 @@ Result<void> Settings::bind_value(const Field& named, const JsonMember& member) 
   const int origin = member.value.origin;
   if (const auto first = given_as_.find(target->path); first != given_as_.end()) {
     Error error = make_error(ErrorCode::kConfig,
-                             fmt::format("\"{}\" and \"{}\" are two names of one setting ({})", first->second, named.path,
-                                         settings_.find(target->path)->second.source.text),
+                             fmt::format("\"{}\" and \"{}\" are two names of one setting ({})", first->second,
+                                         named.path, settings_.find(target->path)->second.source.text),
                              "keep one of them");
     return locate(std::move(error), member.position, origin);
   }
@@ -247,9 +250,10 @@ Result<void> Settings::bind_value(const Field& named, const JsonMember& member) 
   Result<FieldValue> value = check_value(*target, member.value, notes_);
   if (!value.ok()) return locate(std::move(value).error(), position, origin);
   if (target->use == FieldUse::kRefused && !is_neutral(*target, *value, member.value)) {
-    Error error = make_error(ErrorCode::kConfig,
-                             fmt::format("\"{}\" = {} is not supported: {}", named.path, to_json_text(*value), target->reason),
-                             target->default_json.empty() ? "remove it" : "remove it, or set it to " + target->default_json);
+    Error error =
+        make_error(ErrorCode::kConfig,
+                   fmt::format("\"{}\" = {} is not supported: {}", named.path, to_json_text(*value), target->reason),
+                   target->default_json.empty() ? "remove it" : "remove it, or set it to " + target->default_json);
     return locate(std::move(error), position, origin);
   }
   if (&named != target) notes_.push_back(fmt::format("\"{}\" is taken as \"{}\"", named.path, target->path));
@@ -276,8 +280,7 @@ std::string Settings::where_it_belongs(const std::string& prefix, const std::str
   for (const auto& [section, members] : sections_) {
     if (section == prefix) continue;
     const bool here = std::find(members.begin(), members.end(), key) != members.end();
-    const auto near = with_typos && !here ? nearest_word(key, members) : std::nullopt;
-    const std::string name = here ? key : near.value_or("");
+    const std::string name = here ? key : with_typos ? nearest(key, members) : "";
     if (name.empty()) continue;
     places.push_back(section.empty() ? fmt::format("\"{}\" belongs at the top level", name)
                                      : fmt::format("\"{}\" belongs under \"{}\"", name, section));
@@ -295,8 +298,8 @@ Error Settings::unknown_key(const std::string& prefix, const JsonMember& member)
   const std::string elsewhere = where_it_belongs(prefix, member.key, false);
   if (!elsewhere.empty()) {
     message += "; " + elsewhere;
-  } else if (const auto near = nearest_word(member.key, valid)) {
-    message += fmt::format("; did you mean \"{}\"?", *near);
+  } else if (const std::string near = nearest(member.key, valid); !near.empty()) {
+    message += fmt::format("; did you mean \"{}\"?", near);
   } else if (const std::string near_elsewhere = where_it_belongs(prefix, member.key, true); !near_elsewhere.empty()) {
     message += "; " + near_elsewhere;
   } else if (field(prefix) != nullptr && valid.empty()) {
@@ -306,7 +309,8 @@ Error Settings::unknown_key(const std::string& prefix, const JsonMember& member)
   } else if (!valid.empty()) {
     hint = "headrace config explain lists all keys; a key that starts with '_' is a remark";
   }
-  return locate(make_error(ErrorCode::kConfig, std::move(message), std::move(hint)), member.position, member.value.origin);
+  return locate(make_error(ErrorCode::kConfig, std::move(message), std::move(hint)), member.position,
+                member.value.origin);
 }
 
 }  // namespace headrace::config

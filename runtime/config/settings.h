@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All keys of all tables with the values they got and where these came from: the config file, an override, the default, or
-// another key. Tables' checks read it, point errors at the right place with fail(), and note derived values.
+// All keys of all tables with the values they got and where these came from: the config file, an override, the default,
+// or another key. Tables' checks read it, point errors at the right place with fail(), and note derived values.
 #pragma once
 
 #include <cstdint>
@@ -71,10 +71,10 @@ class Settings {
   Purpose purpose_;
   std::span<const FieldTable* const> tables_;
   std::span<const std::string> overrides_;
-  std::map<std::string, const Field*, std::less<>> fields_;            // aliases too
+  std::map<std::string, const Field*, std::less<>> fields_;                // aliases too
   std::map<std::string, std::vector<std::string>, std::less<>> sections_;  // section → names of its members
-  std::map<std::string, Setting, std::less<>> settings_;               // aliases resolved
-  std::map<std::string, std::string, std::less<>> given_as_;           // path → the name it was given by
+  std::map<std::string, Setting, std::less<>> settings_;                   // aliases resolved
+  std::map<std::string, std::string, std::less<>> given_as_;               // path → the name it was given by
   std::vector<std::string> notes_;
 };
 

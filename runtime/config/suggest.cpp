@@ -34,15 +34,15 @@ int edit_distance(std::string_view a, std::string_view b) {
   return last[b.size()];
 }
 
-std::optional<std::string> nearest_word(std::string_view word, std::span<const std::string> words) {
+std::string nearest(std::string_view word, std::span<const std::string> words) {
   constexpr std::size_t kLongest = 200;  // longer is no typo, and the work grows with the square
-  if (word.size() > kLongest) return std::nullopt;
-  std::optional<std::string> best;
+  std::string best;
   int best_distance = 0;
   for (const std::string& candidate : words) {
+    if (word.size() > kLongest) break;
     const int distance = edit_distance(word, candidate);
     const int allowed = std::max(1, static_cast<int>(std::max(word.size(), candidate.size()) / 3));
-    if (distance > allowed || (best && distance >= best_distance)) continue;
+    if (distance > allowed || (!best.empty() && distance >= best_distance)) continue;
     best = candidate;
     best_distance = distance;
   }

@@ -2,7 +2,6 @@
 // "Did you mean": the nearest of the valid words to one that is not.
 #pragma once
 
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,7 +12,8 @@ namespace headrace::config {
 [[nodiscard]] int edit_distance(std::string_view a, std::string_view b);
 [[nodiscard]] bool same_word(std::string_view a, std::string_view b) noexcept;  // equal but for ASCII letter case
 
-// The nearest word if it is near enough to be meant (a third of its letters at most differ); the first of equals.
-[[nodiscard]] std::optional<std::string> nearest_word(std::string_view word, std::span<const std::string> words);
+// The nearest word if it is near enough to be meant (a third of its letters at most differ); the first of equals, empty
+// if none is.
+[[nodiscard]] std::string nearest(std::string_view word, std::span<const std::string> words);
 
 }  // namespace headrace::config

@@ -33,7 +33,8 @@ TEST(JsonReader, ReadsEveryKindOfValue) {
 }
 
 TEST(JsonReader, TakesCommentsTrailingCommasAndByteOrderMark) {
-  const auto json = parse_json("\xEF\xBB\xBF// one\n# two\n{ /* three\n */ \"a\" /**/ : 1, // x\n \"b\": [1, 2,], }\n# end", "f");
+  const auto json =
+      parse_json("\xEF\xBB\xBF// one\n# two\n{ /* three\n */ \"a\" /**/ : 1, // x\n \"b\": [1, 2,], }\n# end", "f");
   ASSERT_TRUE(json.ok()) << json.error().to_string();
   EXPECT_EQ(to_json_text(*json), R"({"a":1,"b":[1,2]})");
   EXPECT_EQ(json->find("b")->position.line, 5);
@@ -59,7 +60,8 @@ TEST(JsonReader, CountsLinesAndCodePoints) {
 }
 
 TEST(JsonReader, NamesBothPlacesOfADuplicateKey) {
-  expect_position("{\n  \"steps\": 1,\n  \"b\": {\"steps\": 2},\n  \"steps\": 3\n}", 4, 3, "duplicate key \"steps\": it already stands at 2:3");
+  expect_position("{\n  \"steps\": 1,\n  \"b\": {\"steps\": 2},\n  \"steps\": 3\n}", 4, 3,
+                  "duplicate key \"steps\": it already stands at 2:3");
   EXPECT_TRUE(parse_json(R"({"a": {"x": 1}, "b": {"x": 1}})", "f").ok());
   expect_position(R"({"a": 1, "\u0061": 2})", 1, 10, "duplicate key \"a\"");
 }
@@ -95,10 +97,12 @@ TEST(JsonReader, RefusesWhatIsNotJson) {
 }
 
 TEST(JsonReader, RefusesNumbersThatJsonDoesNotHave) {
-  for (const char* number : {"+1", ".5", "1.", "01", "-", "0x10", "1e", "1e+", "1_000", "--1", "1.2.3", "160MiB", "1e5e5"}) {
+  for (const char* number :
+       {"+1", ".5", "1.", "01", "-", "0x10", "1e", "1e+", "1_000", "--1", "1.2.3", "160MiB", "1e5e5"}) {
     expect_position(std::string("{\"a\": ").append(number).append("}"), 1, 7, "is not a JSON number");
   }
-  for (const char* number : {"0", "-0", "10", "1.5", "1e9", "5E8", "1e+3", "1e-3", "0.001", "1e400", "NaN", "-Infinity"}) {
+  for (const char* number :
+       {"0", "-0", "10", "1.5", "1e9", "5E8", "1e+3", "1e-3", "0.001", "1e400", "NaN", "-Infinity"}) {
     const auto json = parse_json(std::string("[").append(number).append("]"), "f");
     ASSERT_TRUE(json.ok()) << number;
     EXPECT_EQ(json->elements[0].text, number);
@@ -111,7 +115,9 @@ TEST(JsonReader, SuggestsTheRightWord) {
 }
 
 TEST(JsonReader, LimitsTheDepth) {
-  const auto nested = [](int depth) { return std::string(static_cast<std::size_t>(depth), '[') + std::string(static_cast<std::size_t>(depth), ']'); };
+  const auto nested = [](int depth) {
+    return std::string(static_cast<std::size_t>(depth), '[') + std::string(static_cast<std::size_t>(depth), ']');
+  };
   EXPECT_TRUE(parse_json(nested(kMaxJsonDepth + 1), "f").ok());
   EXPECT_THAT(error_of(nested(kMaxJsonDepth + 2)).message, HasSubstr("levels deep"));
   EXPECT_THAT(error_of(std::string(1'000'000, '[')).message, HasSubstr("levels deep"));
