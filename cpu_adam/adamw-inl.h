@@ -15,10 +15,11 @@ struct AdamWConstants {
         step_size(Vec::set(s.step_size)),
         decay(Vec::set(s.decay)),
         moves(s.moves),
-        decays(s.decays) {}
+        decays(s.decays),
+        flushes(s.flushes) {}
   Vec::F gradient_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_sqrt_correction2, eps, step_size,
       decay;
-  bool moves, decays;
+  bool moves, decays, flushes;
 };
 
 // Elements of one turn of a loop: two lines of an fp32 array, one of a 16-bit array.
@@ -84,8 +85,12 @@ inline void store_masters(const AdamWSpan& s, std::int64_t i, Vec::F p, Vec::F q
 template <WeightKind kWeights, GradientKind kGradient>
 inline Vec::F adamw_vector(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c, Vec::Nans& nans) noexcept {
   const Vec::F g = Vec::mul(c.gradient_scale, load_gradient<kGradient>(s.gradient, i));
-  const Vec::F m = Vec::fma(c.beta1, Vec::load(s.exp_avg + i), Vec::mul(c.one_minus_beta1, g));
-  const Vec::F v = Vec::fma(c.beta2, Vec::load(s.exp_avg_sq + i), Vec::mul(Vec::mul(c.one_minus_beta2, g), g));
+  Vec::F m = Vec::fma(c.beta1, Vec::load(s.exp_avg + i), Vec::mul(c.one_minus_beta1, g));
+  Vec::F v = Vec::fma(c.beta2, Vec::load(s.exp_avg_sq + i), Vec::mul(Vec::mul(c.one_minus_beta2, g), g));
+  if (c.flushes) {
+    m = Vec::flush_subnormal(m);
+    v = Vec::flush_subnormal(v);
+  }
   Vec::store(s.exp_avg + i, m);
   Vec::store(s.exp_avg_sq + i, v);
   if (!c.moves) {

@@ -26,6 +26,7 @@ struct AdamWScalars {
   float decay;      // lr · weight_decay
   bool moves;       // lr ≠ 0: master and weights are written
   bool decays;      // decay ≠ 0
+  bool flushes;     // moments below the smallest normal fp32 become zero
 };
 
 struct AdamWSpan {

@@ -77,6 +77,11 @@ struct Vec {
   static F sqrt(F a) noexcept { return _mm256_sqrt_ps(a); }
   static F fma(F a, F b, F c) noexcept { return _mm256_fmadd_ps(a, b, c); }
   static F negated_fma(F a, F b, F c) noexcept { return _mm256_fnmadd_ps(a, b, c); }
+  static F flush_subnormal(F x) noexcept {
+    const F magnitude = _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF)));
+    const F smallest_normal = _mm256_castsi256_ps(_mm256_set1_epi32(0x00800000));
+    return _mm256_and_ps(x, _mm256_cmp_ps(magnitude, smallest_normal, _CMP_NLT_UQ));
+  }
   static F canonical_nan(F x) noexcept {
     const F canonical = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
     return _mm256_blendv_ps(x, canonical, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));

@@ -81,6 +81,10 @@ struct Vec {
   static F sqrt(F a) noexcept { return _mm512_sqrt_ps(a); }
   static F fma(F a, F b, F c) noexcept { return _mm512_fmadd_ps(a, b, c); }
   static F negated_fma(F a, F b, F c) noexcept { return _mm512_fnmadd_ps(a, b, c); }
+  static F flush_subnormal(F x) noexcept {
+    constexpr int kSubnormalOrZero = 0x26;
+    return _mm512_maskz_mov_ps(_knot_mask16(_mm512_fpclass_ps_mask(x, kSubnormalOrZero)), x);
+  }
   static F canonical_nan(F x) noexcept {
     const F canonical = _mm512_castsi512_ps(_mm512_set1_epi32(0x7FC00000));
     return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), canonical);

@@ -50,6 +50,7 @@ struct Vec {
   static F sqrt(F a) noexcept { return std::sqrt(a); }
   static F fma(F a, F b, F c) noexcept { return std::fma(a, b, c); }
   static F negated_fma(F a, F b, F c) noexcept { return std::fma(-a, b, c); }
+  static F flush_subnormal(F x) noexcept { return std::abs(x) < 0x1p-126F ? 0.0F : x; }  // zeros lose their sign
   static F canonical_nan(F x) noexcept { return x == x ? x : std::bit_cast<float>(0x7FC00000U); }
 
   static void note_nans(Nans& nans, F x, F y) noexcept { nans = nans || x != x || y != y; }

@@ -45,6 +45,7 @@ AdamWHyper hyper_at(int t) {
   hyper.beta2 = 0.95;
   hyper.weight_decay = 0.1;
   hyper.gradient_scale = 0.731F;
+  if (t % 2 == 0) hyper.eps = 0;  // keeps subnormal moments
   return hyper;
 }
 

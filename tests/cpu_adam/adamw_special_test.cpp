@@ -82,6 +82,33 @@ TEST(AdamWSpecial, zero_gradients_on_a_fresh_state_leave_the_weights) {
   }
 }
 
+// A subnormal moment would never reach zero by itself and slows every later step; without eps it still decides the
+// step.
+TEST(AdamWSpecial, moments_without_gradients_end_at_zero_and_not_in_subnormals) {
+  for (const Target target : targets()) {
+    for (const double eps : {1e-8, 0.0}) {
+      State state(Kind::kSplit, kElements, 0);
+      Gradient gradient(DType::kBf16, kElements, 0);
+      for (std::int64_t i = 0; i < kElements; ++i) {
+        state.exp_avg[i] = i % 2 == 0 ? 1e-3F : -1e-3F;
+        state.exp_avg_sq[i] = 1e-6F;
+      }
+      AdamWHyper hyper;
+      hyper.beta2 = 0.95;
+      hyper.eps = eps;
+      for (int t = 1000; t < 3000; ++t) {
+        hyper.optimizer_step = t;
+        adamw_update(state.arrays(gradient), StateFormat::kSplit, hyper, target);
+      }
+      for (std::int64_t i = 0; i < kElements; ++i) {
+        EXPECT_EQ(state.exp_avg[i] == 0, eps > 0) << i << " " << target_name(target) << " eps " << eps;
+        EXPECT_EQ(state.exp_avg_sq[i] == 0, eps > 0) << i << " " << target_name(target) << " eps " << eps;
+        EXPECT_TRUE(std::isfinite(state.master_at(i))) << i;
+      }
+    }
+  }
+}
+
 TEST(AdamWSpecial, at_a_large_step_counter_the_bias_correction_is_gone) {
   for (const Target target : targets()) {
     for (const std::int64_t t : {300, 5000, 2000000000}) {
