@@ -21,11 +21,12 @@ namespace {
 
 constexpr std::int64_t kInitPiece = 16 * 1024;  // elements that one task fills: enough to be worth a task
 
-// The resolved config as one JSON object of full paths, for people and for tools that open the run later.
+// What the run was told, as one JSON object of full paths: setup_of_run() gives the same setup from it.
 std::string config_text(const config::LoadedConfig& loaded) {
   JsonObject object;
   for (const config::ResolvedKey& key : loaded.keys)
-    if (key.use == config::FieldUse::kUsed) object.add_raw(key.path, key.value.empty() ? "null" : key.value);
+    if (key.source_kind == config::SourceKind::kFile || key.source_kind == config::SourceKind::kOverride)
+      object.add_raw(key.path, key.value.empty() ? "null" : key.value);
   return object.text();
 }
 
