@@ -40,14 +40,16 @@ struct BackendSeam {
   std::vector<BackendCandidate> candidates;
 };
 
-// Where the candidates have to prove themselves: a folder on the disk, and how its files will be opened.
+// Where the candidates have to prove themselves: an open file on the disk, and where 8 × alignment bytes of it may be
+// overwritten.
 struct BackendTrial {
-  std::string folder;
-  bool direct = false;
+  int fd = -1;
+  std::int64_t offset = 0;
   Bytes alignment = 4096;
+  std::string folder;  // for the error
 };
-// The first candidate that writes and reads back a few blocks of a temporary file in the folder. Each refusal is logged in
-// one line: reason, effect, the command that fixes it. kPreflight with the last refusal when none works.
+// The first candidate that writes a few blocks of the trial's range and reads them back. Each refusal is logged in one
+// line: reason, effect, the command that fixes it. kPreflight with the last refusal when none works.
 [[nodiscard]] Result<std::unique_ptr<IoBackend>> choose_backend(std::span<const BackendCandidate> candidates,
                                                                 const BackendTrial& trial);
 

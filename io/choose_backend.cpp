@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fcntl.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -12,7 +10,6 @@
 #include "core/log.h"
 #include "io/backends.h"
 #include "io/posix.h"
-#include "io/volume_file.h"
 
 namespace headrace::io {
 namespace {
@@ -49,7 +46,8 @@ Result<void> move_all(IoBackend& backend, std::span<const IoRequest> requests, B
       if (!first_error && completion.error_number != 0) {
         first_error = make_error(ErrorCode::kIo, "a trial request failed: " + errno_text(completion.error_number));
       } else if (!first_error && completion.bytes != bytes) {
-        first_error = make_error(ErrorCode::kIo, fmt::format("a trial request moved {} of {} bytes", completion.bytes, bytes));
+        first_error =
+            make_error(ErrorCode::kIo, fmt::format("a trial request moved {} of {} bytes", completion.bytes, bytes));
       }
     }
     finished += count;
@@ -69,7 +67,8 @@ struct TrialMemory {
   std::array<iovec, 2 * kTrialBlocks> segments{};
 };
 
-Result<void> move_and_compare(IoBackend& backend, int fd, Bytes block, TrialMemory& memory) {
+Result<void> move_and_compare(IoBackend& backend, const BackendTrial& trial, TrialMemory& memory) {
+  const Bytes block = 2 * trial.alignment;
   const auto total = static_cast<std::size_t>(block) * kTrialBlocks;
   for (std::size_t i = 0; i < total; ++i) memory.written.get()[i] = static_cast<std::byte>(i * 131 + i / 4096 + 7);
   for (const IoOperation operation : {IoOperation::kWrite, IoOperation::kRead}) {
@@ -80,7 +79,7 @@ Result<void> move_and_compare(IoBackend& backend, int fd, Bytes block, TrialMemo
       std::byte* start = base + i * static_cast<std::size_t>(block);
       segments[0] = {start, static_cast<std::size_t>(block / 2)};
       segments[1] = {start + block / 2, static_cast<std::size_t>(block / 2)};
-      requests[i] = {operation, fd, static_cast<std::int64_t>(i) * block, segments, 2, i};
+      requests[i] = {operation, trial.fd, trial.offset + static_cast<std::int64_t>(i) * block, segments, 2, i};
     }
     HEADRACE_RETURN_IF_ERROR(move_all(backend, requests, block));
   }
@@ -91,12 +90,12 @@ Result<void> move_and_compare(IoBackend& backend, int fd, Bytes block, TrialMemo
 }
 
 Result<void> try_backend(std::unique_ptr<IoBackend>& backend, const BackendTrial& trial) {
-  HEADRACE_TRY(const UniqueFd file, make_nameless_file(trial.folder));
-  if (trial.direct && set_direct(file.get(), true) != 0) return make_error(ErrorCode::kIo, "direct I/O is refused");
   const Bytes block = 2 * trial.alignment;
-  TrialMemory memory{allocate_aligned(block * kTrialBlocks, trial.alignment), allocate_aligned(block * kTrialBlocks, trial.alignment), {}};
+  TrialMemory memory{allocate_aligned(block * kTrialBlocks, trial.alignment),
+                     allocate_aligned(block * kTrialBlocks, trial.alignment),
+                     {}};
   if (!memory.written || !memory.read) return make_error(ErrorCode::kIo, "no memory for a trial");
-  auto outcome = move_and_compare(*backend, file.get(), block, memory);
+  auto outcome = move_and_compare(*backend, trial, memory);
   if (backend->in_flight() > 0) {
     // The kernel may still use this memory and nothing can take it back: it stays allocated, with the backend.
     (void)memory.written.release();
@@ -107,6 +106,13 @@ Result<void> try_backend(std::unique_ptr<IoBackend>& backend, const BackendTrial
 }
 
 }  // namespace
+
+#if !HEADRACE_HAS_URING
+Result<std::unique_ptr<IoBackend>> make_uring_backend(std::size_t) {
+  return make_error(ErrorCode::kPreflight, "this program was built without io_uring",
+                    "install liburing-dev and build with -DHEADRACE_WITH_URING=ON");
+}
+#endif
 
 Error uring_refusal(int error_number) {
   std::string fix;
@@ -127,16 +133,10 @@ Error uring_refusal(int error_number) {
 std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice) {
   std::vector<BackendCandidate> candidates;
   if (choice != IoBackendChoice::kThreads) {
-#if HEADRACE_HAS_URING
-    candidates.push_back({"io_uring", [] { return make_uring_backend(kQueueDepth); }});
-#else
-    if (choice == IoBackendChoice::kUring) {
-      candidates.push_back({"io_uring", []() -> Result<std::unique_ptr<IoBackend>> {
-                              return make_error(ErrorCode::kPreflight, "this program was built without it",
-                                                "install liburing-dev and build with -DHEADRACE_WITH_URING=ON");
-                            }});
+    // When this program was built without it, only who asks for it hears of it.
+    if (HEADRACE_HAS_URING != 0 || choice == IoBackendChoice::kUring) {
+      candidates.push_back({"io_uring", [] { return make_uring_backend(kQueueDepth); }});
     }
-#endif
   }
   if (choice != IoBackendChoice::kUring) {
     candidates.push_back({"threads", [] { return make_threads_backend(kQueueDepth); }});
@@ -144,7 +144,8 @@ std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice) {
   return candidates;
 }
 
-Result<std::unique_ptr<IoBackend>> choose_backend(std::span<const BackendCandidate> candidates, const BackendTrial& trial) {
+Result<std::unique_ptr<IoBackend>> choose_backend(std::span<const BackendCandidate> candidates,
+                                                  const BackendTrial& trial) {
   Error last = make_error(ErrorCode::kPreflight, "no I/O backend to choose from");
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     auto backend = candidates[i].make();
@@ -162,7 +163,8 @@ Result<std::unique_ptr<IoBackend>> choose_backend(std::span<const BackendCandida
                            candidates[i].name, refusal->message, candidates[i + 1].name,
                            refusal->hint.empty() ? "headrace doctor shows what works here" : refusal->hint));
     }
-    last = make_error(ErrorCode::kPreflight, fmt::format("{} is refused in {}: {}", candidates[i].name, trial.folder, refusal->message),
+    last = make_error(ErrorCode::kPreflight,
+                      fmt::format("{} is refused in {}: {}", candidates[i].name, trial.folder, refusal->message),
                       refusal->hint);
   }
   return last;

@@ -30,7 +30,8 @@ Result<void> check_stream(const StreamGeometry& stream, std::size_t position) {
   if (stream.tiles < 0 || stream.tiles > kMaxTiles) {
     return impossible(fmt::format("stream {} has {} tiles", position, stream.tiles));
   }
-  const bool sizes_fit = stream.last_tile_payload_bytes > 0 && stream.last_tile_payload_bytes <= stream.tile_payload_bytes &&
+  const bool sizes_fit = stream.last_tile_payload_bytes > 0 &&
+                         stream.last_tile_payload_bytes <= stream.tile_payload_bytes &&
                          stream.tile_payload_bytes <= kMaxPayloadBytes;
   if (stream.tiles > 0 && !sizes_fit) {
     return impossible(fmt::format("stream {} has tiles of {} bytes and a last one of {} bytes", position,
@@ -43,9 +44,11 @@ Result<void> check_stream(const StreamGeometry& stream, std::size_t position) {
 
 Result<void> validate_run_id(std::string_view run_id) {
   const auto allowed = [](char c) {
-    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' || c == '-';
+    return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '.' || c == '_' ||
+           c == '-';
   };
-  if (run_id.empty() || run_id.size() > 64 || run_id.front() == '.' || !std::all_of(run_id.begin(), run_id.end(), allowed)) {
+  if (run_id.empty() || run_id.size() > 64 || run_id.front() == '.' ||
+      !std::all_of(run_id.begin(), run_id.end(), allowed)) {
     return make_error(ErrorCode::kConfig, fmt::format("\"{}\" cannot name a run", run_id),
                       "use 1 to 64 of the characters A-Z a-z 0-9 . _ - and no dot at the start");
   }
@@ -56,13 +59,15 @@ std::uint64_t run_id_hash(std::string_view run_id) noexcept { return xxh3_64(std
 
 Result<VolumeLayout> VolumeLayout::make(const VolumeGeometry& geometry, std::uint32_t num_volumes, Bytes alignment) {
   if (num_volumes == 0 || num_volumes > 4096) return impossible(fmt::format("{} volumes", num_volumes));
-  if (alignment < kMinAlignment || alignment > kMaxAlignment || !std::has_single_bit(static_cast<std::uint64_t>(alignment))) {
+  if (alignment < kMinAlignment || alignment > kMaxAlignment ||
+      !std::has_single_bit(static_cast<std::uint64_t>(alignment))) {
     return impossible(fmt::format("an alignment of {} bytes", alignment));
   }
   if (geometry.record_payload_bytes < 0 || geometry.record_payload_bytes > kMaxPayloadBytes) {
     return impossible(fmt::format("records of {} bytes", geometry.record_payload_bytes));
   }
-  for (std::size_t i = 0; i < geometry.streams.size(); ++i) HEADRACE_RETURN_IF_ERROR(check_stream(geometry.streams[i], i));
+  for (std::size_t i = 0; i < geometry.streams.size(); ++i)
+    HEADRACE_RETURN_IF_ERROR(check_stream(geometry.streams[i], i));
   VolumeLayout layout;
   layout.geometry_ = geometry;
   layout.alignment_ = alignment;
@@ -104,8 +109,9 @@ Result<void> VolumeLayout::lay_out(std::uint32_t volume) {
     if (stride > kMaxBytes / 4 || tile_area > kMaxBytes / 2) return impossible("more than 2^62 bytes");
     tile_area += stride * shape.slots;
   }
-  // An eighth of the tiles, so that small volumes stay small; 64 MiB is enough to measure a disk.
-  result.scratch_bytes = round_up(std::clamp(tile_area / 8, kMiB, 64 * kMiB), alignment_);
+  // An eighth of the tiles, so that small volumes stay small; 64 MiB is enough to measure a disk. Backends are tried
+  // there.
+  result.scratch_bytes = round_up(std::clamp(tile_area / 8, std::max(kMiB, 8 * alignment_), 64 * kMiB), alignment_);
   const std::int64_t tiles_start = scratch_offset() + result.scratch_bytes;
   for (std::int64_t& offset : result.stream_offset) offset += tiles_start;
   result.file_bytes = tiles_start + tile_area;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bytes of a volume file: superblock, record areas, scratch extent, tiles with their trailers. Little-endian, encoded
-// and decoded field by field; the decoders reject everything that an encoder cannot have written. Internal to io.
+// The bytes of a volume file: superblock, record areas, scratch extent, tiles with their trailers. Little-endian,
+// encoded and decoded field by field; the decoders reject everything that an encoder cannot have written. Internal to
+// io.
 //
 //   0        superblock        (kSuperblockAreaBytes)
 //   512 KiB  its copy          (kSuperblockAreaBytes)
@@ -29,7 +30,8 @@ inline constexpr Bytes kRecordsOffset = 2 * kSuperblockAreaBytes;
 inline constexpr Bytes kTrailerBytes = 96;
 inline constexpr Bytes kRecordHeaderBytes = 64;
 
-[[nodiscard]] Result<void> validate_run_id(std::string_view run_id);  // 1–64 of A–Z a–z 0–9 . _ -, not starting with a dot
+[[nodiscard]] Result<void> validate_run_id(
+    std::string_view run_id);  // 1–64 of A–Z a–z 0–9 . _ -, not starting with a dot
 [[nodiscard]] std::uint64_t run_id_hash(std::string_view run_id) noexcept;
 
 // Where everything lies on each volume of a set; a pure function of its arguments. Immutable.
@@ -47,7 +49,9 @@ class VolumeLayout {
   [[nodiscard]] Place place(const TileAddress& address) const;  // of an address it contains
   [[nodiscard]] Bytes payload_bytes(std::uint32_t stream, std::int64_t tile) const;
   [[nodiscard]] Bytes extent_bytes(std::uint32_t stream, std::int64_t tile) const;
-  [[nodiscard]] Bytes disk_bytes(std::uint32_t stream, std::int64_t tile) const { return extent_bytes(stream, tile) + alignment_; }
+  [[nodiscard]] Bytes disk_bytes(std::uint32_t stream, std::int64_t tile) const {
+    return extent_bytes(stream, tile) + alignment_;
+  }
 
   [[nodiscard]] Bytes alignment() const noexcept { return alignment_; }
   [[nodiscard]] std::uint32_t num_volumes() const noexcept { return num_volumes_; }
@@ -56,7 +60,9 @@ class VolumeLayout {
   [[nodiscard]] std::int64_t record_offset(std::uint64_t sequence) const noexcept;
   [[nodiscard]] std::int64_t scratch_offset() const noexcept { return kRecordsOffset + 2 * record_extent_bytes_; }
   [[nodiscard]] Bytes scratch_bytes(std::uint32_t volume) const { return volumes_[volume].scratch_bytes; }
-  [[nodiscard]] std::int64_t tiles_offset(std::uint32_t volume) const { return scratch_offset() + scratch_bytes(volume); }
+  [[nodiscard]] std::int64_t tiles_offset(std::uint32_t volume) const {
+    return scratch_offset() + scratch_bytes(volume);
+  }
   [[nodiscard]] Bytes file_bytes(std::uint32_t volume) const { return volumes_[volume].file_bytes; }
 
  private:

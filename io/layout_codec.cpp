@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::uint64_t kSuperblockMagic = 0x314B4C4253565248;  // "HRVSBLK1" as bytes on disk
 constexpr std::uint64_t kTrailerMagic = 0x314C494154565248;     // "HRVTAIL1"
-constexpr std::uint64_t kRecordMagic = 0x3144434552565248;     // "HRVRECD1"
+constexpr std::uint64_t kRecordMagic = 0x3144434552565248;      // "HRVRECD1"
 
 // Superblock: magic 8, format 4, total bytes 4, checksum 8 of everything behind it.
 constexpr std::size_t kSuperblockHeaderBytes = 24;
@@ -165,7 +165,8 @@ Result<Superblock> decode_superblock(std::span<const std::byte> area) {
     return wrong(fmt::format("superblock volume: {} of {}", result.volume_idx, result.num_volumes));
   }
   if (layout.file_bytes(result.volume_idx) != result.file_bytes) {
-    return wrong(fmt::format("superblock file size: wanted {}, had {}", layout.file_bytes(result.volume_idx), result.file_bytes));
+    return wrong(fmt::format("superblock file size: wanted {}, had {}", layout.file_bytes(result.volume_idx),
+                             result.file_bytes));
   }
   return result;
 }
@@ -223,7 +224,8 @@ std::string first_difference(const Trailer& wanted, const Trailer& had) {
     return differs("step version", wanted.stamp.step_version, had.stamp.step_version);
   }
   if (wanted.stamp.attempt != had.stamp.attempt) return differs("attempt", wanted.stamp.attempt, had.stamp.attempt);
-  if (wanted.payload_bytes != had.payload_bytes) return differs("payload bytes", wanted.payload_bytes, had.payload_bytes);
+  if (wanted.payload_bytes != had.payload_bytes)
+    return differs("payload bytes", wanted.payload_bytes, had.payload_bytes);
   if (wanted.payload_hash != had.payload_hash) {
     return fmt::format("payload checksum (XXH3): wanted {:#018x}, had {:#018x}", had.payload_hash, wanted.payload_hash);
   }
@@ -259,7 +261,8 @@ Result<CommitRecord> decode_record(std::span<const std::byte> area, std::uint64_
   if (checksum != xxh3_64(area.first(48))) return wrong_number("record checksum", checksum, xxh3_64(area.first(48)));
   if (had_run != run_hash) return wrong_number("record run id hash", run_hash, had_run);
   const auto room = area.subspan(kRecordHeaderBytes);
-  if (reserved != 0 || reader.u64() != 0 || payload_bytes > room.size()) return wrong(fmt::format("record size: had {} bytes", payload_bytes));
+  if (reserved != 0 || reader.u64() != 0 || payload_bytes > room.size())
+    return wrong(fmt::format("record size: had {} bytes", payload_bytes));
   const auto payload = room.first(payload_bytes);
   if (xxh3_64(payload) != payload_hash) return wrong_number("record payload checksum", payload_hash, xxh3_64(payload));
   record.payload.assign(payload.begin(), payload.end());

@@ -17,7 +17,8 @@ UniqueFd::~UniqueFd() {
 
 AlignedMemory allocate_aligned(Bytes bytes, Bytes alignment) noexcept {
   void* memory = nullptr;
-  if (::posix_memalign(&memory, static_cast<std::size_t>(alignment), static_cast<std::size_t>(bytes)) != 0) return nullptr;
+  if (::posix_memalign(&memory, static_cast<std::size_t>(alignment), static_cast<std::size_t>(bytes)) != 0)
+    return nullptr;
   std::memset(memory, 0, static_cast<std::size_t>(bytes));
   return AlignedMemory(static_cast<std::byte*>(memory));
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Small owners of POSIX resources that the io layer shares: descriptors, aligned memory, a blocked SIGXFSZ. Internal to io.
+// Small owners of POSIX resources that the io layer shares: descriptors, aligned memory, a blocked SIGXFSZ. Internal to
+// io.
 #pragma once
 
 #include <csignal>
@@ -41,7 +42,8 @@ using AlignedMemory = std::unique_ptr<std::byte, FreeDeleter>;
 // Zeroed memory at a power-of-two alignment; empty when the system has none.
 [[nodiscard]] AlignedMemory allocate_aligned(Bytes bytes, Bytes alignment) noexcept;
 
-// A write beyond RLIMIT_FSIZE sends SIGXFSZ, which kills by default. While this lives the calling thread gets EFBIG instead.
+// A write beyond RLIMIT_FSIZE sends SIGXFSZ, which kills by default. While this lives the calling thread gets EFBIG
+// instead.
 class BlockFileSizeSignal {
  public:
   BlockFileSizeSignal() noexcept;
@@ -55,8 +57,8 @@ class BlockFileSizeSignal {
 
 [[nodiscard]] std::string errno_text(int error_number);  // "No space left on device (errno 28)"
 
-// Reads or writes all of `bytes` at `offset` on the calling thread, through interruptions and short counts. errno, or 0;
-// a read that meets the end of the file gives ENODATA.
+// Reads or writes all of `bytes` at `offset` on the calling thread, through interruptions and short counts. errno, or
+// 0; a read that meets the end of the file gives ENODATA.
 [[nodiscard]] int read_fully(int fd, std::span<std::byte> bytes, std::int64_t offset) noexcept;
 [[nodiscard]] int write_fully(int fd, std::span<const std::byte> bytes, std::int64_t offset) noexcept;
 

@@ -22,7 +22,9 @@ constexpr std::size_t kReapBatch = 64;
 constexpr Bytes kTrailerMemory = 2 * kMiB;
 constexpr std::size_t kMinTrailers = 8;
 
-double seconds_of(const timespec& time) noexcept { return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec); }
+double seconds_of(const timespec& time) noexcept {
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
 
 // What the kernel may still use after it missed the deadline; reachable, so that it is no leak.
 void keep_for_ever(std::shared_ptr<void> memory) {
@@ -49,7 +51,8 @@ Queue::Queue(std::unique_ptr<IoBackend> backend, std::vector<QueueFile> files, c
   }
   requests_.resize(depth_);
   for (std::size_t i = depth_; i > 0; --i) free_requests_.push_back(static_cast<std::uint32_t>(i - 1));
-  const std::size_t trailers = std::clamp(static_cast<std::size_t>(kTrailerMemory / options_.alignment), kMinTrailers, depth_ + kMinTrailers);
+  const std::size_t trailers =
+      std::clamp(static_cast<std::size_t>(kTrailerMemory / options_.alignment), kMinTrailers, depth_ + kMinTrailers);
   trailer_memory_ = allocate_aligned(static_cast<Bytes>(trailers) * options_.alignment, options_.alignment);
   HEADRACE_CHECK(trailer_memory_ != nullptr, "there is memory for trailer blocks");
   for (std::size_t i = 0; i < trailers; ++i) {
@@ -152,7 +155,8 @@ void Queue::run() {
     wait(now);
   }
   drained_ = backend_->in_flight() == 0;
-  if (!drained_) log_error("the kernel has not given back requests of a volume that is being closed; their memory stays allocated");
+  if (!drained_)
+    log_error("the kernel has not given back requests of a volume that is being closed; their memory stays allocated");
 }
 
 void Queue::take_incoming() {
@@ -243,10 +247,12 @@ void Queue::offer(std::vector<std::uint32_t>& offered) {
     break_down(std::move(accepted).error());
     return;
   }
-  if (*accepted < offered.size()) put_back(std::span(offered).subspan(*accepted), *accepted, std::chrono::steady_clock::now());
+  if (*accepted < offered.size())
+    put_back(std::span(offered).subspan(*accepted), *accepted, std::chrono::steady_clock::now());
 }
 
-// The backend is busy. With nothing in flight that could make room it is asked again after a while, a bounded number of times.
+// The backend is busy. With nothing in flight that could make room it is asked again after a while, a bounded number of
+// times.
 void Queue::put_back(std::span<const std::uint32_t> refused, std::size_t accepted, TimePoint now) {
   const bool nothing_comes = accepted == 0 && backend_->in_flight() == 0;
   for (auto it = refused.rbegin(); it != refused.rend(); ++it) {
@@ -270,7 +276,8 @@ bool Queue::may_issue(const Request& request, TimePoint now) {
     file.leaving_direct = false;
     const int status = set_direct(file.file.fd, false);  // on failure the request fails again, and then for good
     log_warn(fmt::format("{}: direct I/O is refused ({}); this file goes on through the page cache{}", file.file.path,
-                         errno_text(file.leaving_reason), status == 0 ? "" : ", which is refused as well: " + errno_text(status)));
+                         errno_text(file.leaving_reason),
+                         status == 0 ? "" : ", which is refused as well: " + errno_text(status)));
   }
   if (request.not_before > now) return false;
   return options_.throttle_bytes_per_s == 0 || bytes == 0 || throttled_until_ <= now;
@@ -297,7 +304,8 @@ void Queue::enter_kernel(Request& request, TimePoint now) {
 Queue::Cut Queue::cut_request(Direction& direction, TimePoint now, std::uint32_t& request_idx) {
   ActiveMove& move = *direction.moves.front();
   if (!move.batch->error && files_[move.move.file].stuck) {
-    fail(move, make_error(ErrorCode::kIo, fmt::format("{}: {} does not answer", describe(move.move), files_[move.move.file].file.path)));
+    fail(move, make_error(ErrorCode::kIo, fmt::format("{}: {} does not answer", describe(move.move),
+                                                      files_[move.move.file].file.path)));
   }
   if (move.batch->error) {
     direction.moves.pop_front();
@@ -359,7 +367,8 @@ void Queue::set_segments(Request& request) const noexcept {
 
 TimePoint Queue::next_event(TimePoint now) const noexcept {
   TimePoint next = TimePoint::max();
-  if (reads_.in_flight + writes_.in_flight + lost_ > 0) next = now + std::min<TimePoint::duration>(options_.stall_report, options_.deadline) / 4;
+  if (reads_.in_flight + writes_.in_flight + lost_ > 0)
+    next = now + std::min<TimePoint::duration>(options_.stall_report, options_.deadline) / 4;
   if (!delayed_.empty()) next = std::min(next, delayed_.front().due);
   for (const std::uint32_t request_idx : retries_) {
     if (requests_[request_idx].not_before > now) next = std::min(next, requests_[request_idx].not_before);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The owner thread of all I/O of a volume set: cuts moves into requests, keeps the bytes in flight bounded and both
-// directions moving, continues short transfers, retries what may be retried, stamps and verifies trailers. Internal to io.
+// directions moving, continues short transfers, retries what may be retried, stamps and verifies trailers. Internal to
+// io.
 #pragma once
 
 #include <condition_variable>
@@ -38,7 +39,7 @@ struct Move {
   std::byte* data = nullptr;
   Bytes bytes = 0;
   MoveCheck check = MoveCheck::kNone;
-  Trailer trailer;  // kTrailer: all but payload_hash
+  Trailer trailer;                        // kTrailer: all but payload_hash
   std::shared_ptr<std::byte> keep_alive;  // optional owner of `data`, held until the kernel has given it back
 };
 
@@ -82,9 +83,9 @@ class Queue {
   struct ActiveMove {
     Move move;
     Batch* batch = nullptr;
-    Bytes total = 0;    // extent and trailer block
-    Bytes piece = 0;    // bytes of one request
-    Bytes issued = 0;   // cut into requests so far
+    Bytes total = 0;              // extent and trailer block
+    Bytes piece = 0;              // bytes of one request
+    Bytes issued = 0;             // cut into requests so far
     std::size_t outstanding = 0;  // requests not finished
     std::byte* trailer_block = nullptr;
     bool closed = false;  // no more requests will be cut from it
@@ -110,16 +111,16 @@ class Queue {
     TimePoint not_before{};
     bool in_kernel = false;
     bool direct = false;  // was offered while the file used direct I/O
-    bool lost = false;  // given up at the deadline while the kernel still has it
+    bool lost = false;    // given up at the deadline while the kernel still has it
   };
   struct File {
     QueueFile file;
     std::size_t in_flight = 0;
     TimePoint last_progress{};
     TimePoint last_report{};
-    bool stuck = false;            // gave nothing back for the deadline; heals with the next completion
+    bool stuck = false;  // gave nothing back for the deadline; heals with the next completion
     int leaving_reason = 0;
-    bool leaving_direct = false;   // waits for its requests in flight, then goes on through the page cache
+    bool leaving_direct = false;  // waits for its requests in flight, then goes on through the page cache
   };
   struct Direction {
     std::deque<ActiveMove*> moves;
@@ -172,7 +173,8 @@ class Queue {
   void give_up_on(File& file, std::uint32_t file_idx);
   void break_down(Error error);
   void count_moved(const Request& request, Bytes moved);
-  [[nodiscard]] Error transfer_error(const Request& request, Bytes got, const std::string& reason, std::string hint) const;
+  [[nodiscard]] Error transfer_error(const Request& request, Bytes got, const std::string& reason,
+                                     std::string hint) const;
   [[nodiscard]] std::string describe(const Move& move) const;
 
   const QueueOptions options_;
@@ -186,10 +188,10 @@ class Queue {
   Direction reads_;
   Direction writes_;
   const Direction* served_last_ = nullptr;
-  std::vector<Request> requests_;         // [depth_]
+  std::vector<Request> requests_;  // [depth_]
   std::vector<std::uint32_t> free_requests_;
-  std::deque<std::uint32_t> retries_;     // cut, not in the kernel
-  std::deque<Completed> delayed_;         // options_.delay_us
+  std::deque<std::uint32_t> retries_;  // cut, not in the kernel
+  std::deque<Completed> delayed_;      // options_.delay_us
   AlignedMemory trailer_memory_;
   std::vector<std::byte*> free_trailers_;
   TimePoint throttled_until_{};

@@ -18,22 +18,20 @@ constexpr std::uint32_t kMaxRetries = 100;
 constexpr std::uint32_t kMaxWithoutProgress = 2;
 
 TimePoint::duration retry_pause(std::uint32_t num_retries) {
-  return std::min(std::chrono::microseconds(50) * (1U << std::min(num_retries, 10U)), std::chrono::microseconds(20'000));
+  return std::min(std::chrono::microseconds(50) * (1U << std::min(num_retries, 10U)),
+                  std::chrono::microseconds(20'000));
 }
 
 double seconds_between(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
 
 std::string hint_for(int error_number, bool direct) {
   switch (error_number) {
-    case ENOSPC:
-      return "free space on that disk; the transfer can then be tried again";
-    case EFBIG:
-      return "raise the limit of file sizes: ulimit -f unlimited";
+    case ENOSPC: return "free space on that disk; the transfer can then be tried again";
+    case EFBIG: return "raise the limit of file sizes: ulimit -f unlimited";
     case EINVAL:
     case EOPNOTSUPP:
       return direct ? "direct I/O may be refused there: set headrace.io.mode to \"auto\" or \"buffered\"" : "";
-    default:
-      return {};
+    default: return {};
   }
 }
 
@@ -49,7 +47,8 @@ void Queue::complete_due(TimePoint now) {
 
 void Queue::complete(const IoCompletion& completion, TimePoint now) {
   const auto request_idx = static_cast<std::uint32_t>(completion.tag);
-  HEADRACE_CHECK(completion.tag < requests_.size() && requests_[request_idx].in_kernel, "a completion belongs to a request");
+  HEADRACE_CHECK(completion.tag < requests_.size() && requests_[request_idx].in_kernel,
+                 "a completion belongs to a request");
   Request& request = requests_[request_idx];
   File& file = files_[request.move->move.file];
   file.last_progress = now;
@@ -93,11 +92,13 @@ void Queue::handle_error(std::uint32_t request_idx, int error_number, TimePoint 
     return;
   }
   const std::string reason = errno_text(error_number) + (again ? fmt::format(", {} times", kMaxRetries + 1) : "");
-  fail(*request.move, transfer_error(request, request.begin - request.origin, reason, hint_for(error_number, request.direct)));
+  fail(*request.move,
+       transfer_error(request, request.begin - request.origin, reason, hint_for(error_number, request.direct)));
   finish_request(request_idx);
 }
 
-// A refused direct request moves its file, and only that file, to the page cache; every such request is then asked again.
+// A refused direct request moves its file, and only that file, to the page cache; every such request is then asked
+// again.
 bool Queue::moves_to_buffered(const Request& request, int error_number) {
   if (!request.direct || options_.mode != IoMode::kAuto) return false;
   const std::uint32_t file_idx = request.move->move.file;
@@ -185,8 +186,9 @@ void Queue::verify(ActiveMove& move) {
   if (read.check == MoveCheck::kHash) hash_sink_ ^= xxh3_64({read.data, static_cast<std::size_t>(read.bytes)});
   if (read.check != MoveCheck::kTrailer) return;
   const auto refuse = [&](const std::string& what) {
-    fail(move, make_error(ErrorCode::kIo, fmt::format("{} at offset {} of {}: {}", describe(read), read.offset,
-                                                      files_[read.file].file.path, what),
+    fail(move, make_error(ErrorCode::kIo,
+                          fmt::format("{} at offset {} of {}: {}", describe(read), read.offset,
+                                      files_[read.file].file.path, what),
                           "the bytes on disk are not the ones of this step"));
   };
   auto trailer = decode_trailer({move.trailer_block, static_cast<std::size_t>(options_.alignment)});
@@ -226,23 +228,27 @@ void Queue::check_stalls(TimePoint now) {
       give_up_on(file, file_idx);
     } else if (now - file.last_progress >= options_.stall_report && now - file.last_report >= options_.stall_report) {
       file.last_report = now;
-      log_warn(fmt::format("no completion for {:.0f} s on {} ({} requests in flight)", seconds_between(file.last_progress, now),
-                           file.file.path, file.in_flight));
+      log_warn(fmt::format("no completion for {:.0f} s on {} ({} requests in flight)",
+                           seconds_between(file.last_progress, now), file.file.path, file.in_flight));
     }
   }
-  if (lost_ == depth_ && !broken_) break_down(make_error(ErrorCode::kIo, "every request of the I/O queue is stuck in the kernel"));
+  if (lost_ == depth_ && !broken_)
+    break_down(make_error(ErrorCode::kIo, "every request of the I/O queue is stuck in the kernel"));
 }
 
-// Fails what is in flight on the file. The kernel keeps those buffers; the requests are taken back when they ever complete.
+// Fails what is in flight on the file. The kernel keeps those buffers; the requests are taken back when they ever
+// complete.
 void Queue::give_up_on(File& file, std::uint32_t file_idx) {
   file.stuck = true;
   const TimePoint now = std::chrono::steady_clock::now();
   std::vector<Batch*> batches;
   for (Request& request : requests_) {
     if (!request.in_kernel || request.lost || request.move->move.file != file_idx) continue;
-    const std::string reason = fmt::format("no completion within {:.3g} s", std::chrono::duration<double>(options_.deadline).count());
-    fail(*request.move, transfer_error(request, request.begin - request.origin, reason,
-                                       "the disk does not answer and may still use the buffer: stop, and look at dmesg"));
+    const std::string reason =
+        fmt::format("no completion within {:.3g} s", std::chrono::duration<double>(options_.deadline).count());
+    fail(*request.move,
+         transfer_error(request, request.begin - request.origin, reason,
+                        "the disk does not answer and may still use the buffer: stop, and look at dmesg"));
     leave_kernel(request, now);
     request.in_kernel = request.lost = true;
     ++lost_;
@@ -282,16 +288,20 @@ void Queue::break_down(Error error) {
 Error Queue::transfer_error(const Request& request, Bytes got, const std::string& reason, std::string hint) const {
   const Move& move = request.move->move;
   if (move.operation == IoOperation::kFlush) {
-    return make_error(ErrorCode::kIo, fmt::format("flushing {}: {}", files_[move.file].file.path, reason), std::move(hint));
+    return make_error(ErrorCode::kIo, fmt::format("flushing {}: {}", files_[move.file].file.path, reason),
+                      std::move(hint));
   }
-  return make_error(ErrorCode::kIo,
-                    fmt::format("{} at offset {} of {}: wanted {} bytes, got {}: {}", describe(move),
-                                move.offset + request.origin, files_[move.file].file.path, request.end - request.origin, got, reason),
-                    std::move(hint));
+  return make_error(
+      ErrorCode::kIo,
+      fmt::format("{} at offset {} of {}: wanted {} bytes, got {}: {}", describe(move), move.offset + request.origin,
+                  files_[move.file].file.path, request.end - request.origin, got, reason),
+      std::move(hint));
 }
 
 std::string Queue::describe(const Move& move) const {
-  const char* verb = move.operation == IoOperation::kRead ? "reading" : move.operation == IoOperation::kWrite ? "writing" : "flushing";
+  const char* verb = move.operation == IoOperation::kRead    ? "reading"
+                     : move.operation == IoOperation::kWrite ? "writing"
+                                                             : "flushing";
   if (move.check != MoveCheck::kTrailer) return verb;
   return fmt::format("{} stream {} tile {} slot {}", verb, move.trailer.address.stream, move.trailer.address.tile,
                      move.trailer.address.slot);

@@ -79,9 +79,7 @@ class ThreadsBackend final : public IoBackend {
       case IoOperation::kWrite:
         moved = ::pwritev2(request.fd, request.segments, static_cast<int>(request.num_segments), request.offset, 0);
         break;
-      case IoOperation::kFlush:
-        moved = ::fdatasync(request.fd);
-        break;
+      case IoOperation::kFlush: moved = ::fdatasync(request.fd); break;
     }
     if (moved < 0) return {request.tag, 0, errno};
     return {request.tag, moved, 0};

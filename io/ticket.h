@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ticket is the move-only completion handle of an asynchronous move. Destroying one that is not finished is a CHECK failure.
+// Ticket is the move-only completion handle of an asynchronous move. Destroying one that is not finished is a CHECK
+// failure.
 #pragma once
 
 #include <chrono>
@@ -30,7 +31,8 @@ class Ticket {
   ~Ticket();
 
   [[nodiscard]] bool ready() const noexcept;
-  // Blocks until finished or the deadline passed (kIo error "still in flight", the ticket stays valid). May be called again.
+  // Blocks until finished or the deadline passed (kIo error "still in flight", the ticket stays valid). May be called
+  // again.
   [[nodiscard]] Result<void> wait(TimePoint deadline);
 
  private:

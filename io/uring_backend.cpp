@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// IoBackend on io_uring. Files are not registered with the ring: a registered file stays open until the kernel has torn the
-// ring down, which would hold the lock of a volume past its close.
+// IoBackend on io_uring. Files are not registered with the ring: a registered file stays open until the kernel has torn
+// the ring down, which would hold the lock of a volume past its close.
 #include <liburing.h>
 #include <poll.h>
 #include <sys/eventfd.h>
@@ -68,7 +68,8 @@ class UringBackend final : public IoBackend {
       prepare(sqe, requests[accepted]);
       ++accepted;
     }
-    broken_errno_ = enter();  // reported by the next call: some of these may be in the kernel, so they count as accepted
+    broken_errno_ =
+        enter();  // reported by the next call: some of these may be in the kernel, so they count as accepted
     return accepted;
   }
 
@@ -113,9 +114,7 @@ class UringBackend final : public IoBackend {
       case IoOperation::kWrite:
         io_uring_prep_writev(sqe, request.fd, request.segments, request.num_segments, offset);
         break;
-      case IoOperation::kFlush:
-        io_uring_prep_fsync(sqe, request.fd, IORING_FSYNC_DATASYNC);
-        break;
+      case IoOperation::kFlush: io_uring_prep_fsync(sqe, request.fd, IORING_FSYNC_DATASYNC); break;
     }
     io_uring_sqe_set_data64(sqe, request.tag);
   }

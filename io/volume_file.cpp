@@ -31,7 +31,7 @@ Bytes asked_alignment(int fd) {
   // Debian 12's <sys/stat.h> does not have these fields yet; their place is kernel ABI.
   constexpr unsigned kDirectIoAlign = 0x2000;  // STATX_DIOALIGN
   constexpr std::size_t kMemoryAlignAt = 0x98;
-  struct statx status{};
+  struct statx status {};
   if (::statx(fd, "", AT_EMPTY_PATH, kDirectIoAlign, &status) != 0) return kMinAlignment;
   if ((status.stx_mask & kDirectIoAlign) == 0) return kMinAlignment;
   std::uint32_t alignments[2] = {};  // of memory, of offset and length
@@ -41,10 +41,10 @@ Bytes asked_alignment(int fd) {
   return std::max<Bytes>({kMinAlignment, alignments[0], alignments[1]});
 }
 
-// Whether the first page of the file lies in the page cache: where "direct" is accepted and ignored, it does.
-bool is_cached(int fd, Bytes bytes) {
+// Whether the first page of a range lies in the page cache: where "direct" is accepted and ignored, it does.
+bool is_cached(int fd, std::int64_t offset, Bytes bytes) {
   const auto length = static_cast<std::size_t>(bytes);
-  void* map = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, 0);
+  void* map = ::mmap(nullptr, length, PROT_READ, MAP_SHARED, fd, offset);
   if (map == MAP_FAILED) return false;
   unsigned char resident[kMaxAlignment / kMinAlignment] = {};
   const bool cached = ::mincore(map, length, resident) == 0 && (resident[0] & 1U) != 0;
@@ -52,32 +52,21 @@ bool is_cached(int fd, Bytes bytes) {
   return cached;
 }
 
-void probe_direct(int fd, FolderProbe& probe) {
-  const Bytes asked = asked_alignment(fd);
-  if (asked == 0 || set_direct(fd, true) != 0) {
-    probe.why_buffered = "its file system has no direct I/O";
-    return;
+// Empty when one direct block went to the disk and back.
+std::string try_direct(int fd, std::int64_t offset, Bytes alignment) {
+  if (alignment == 0 || set_direct(fd, true) != 0) return "its file system has no direct I/O";
+  if (alignment > kMaxAlignment || (alignment & (alignment - 1)) != 0) {
+    return fmt::format("its direct I/O needs an alignment of {}", format_bytes(alignment));
   }
-  if (asked > kMaxAlignment || (asked & (asked - 1)) != 0) {
-    probe.why_buffered = fmt::format("its direct I/O needs an alignment of {}", format_bytes(asked));
-    return;
-  }
-  const AlignedMemory block = allocate_aligned(asked, asked);
-  if (block == nullptr) {
-    probe.why_buffered = "there was no memory to try direct I/O";
-    return;
-  }
-  const std::span<std::byte> bytes(block.get(), static_cast<std::size_t>(asked));
-  int status = write_fully(fd, bytes, 0);
-  if (status == 0) status = read_fully(fd, bytes, 0);
-  if (status != 0) {
-    probe.why_buffered = "direct I/O fails there: " + errno_text(status);
-  } else if (is_cached(fd, asked)) {
-    probe.why_buffered = "its file system accepts direct I/O but keeps the data in the page cache";
-  } else {
-    probe.direct = true;
-    probe.alignment = asked;
-  }
+  const AlignedMemory block = allocate_aligned(alignment, alignment);
+  if (block == nullptr) return "there was no memory to try direct I/O";
+  const std::span<std::byte> bytes(block.get(), static_cast<std::size_t>(alignment));
+  int status = write_fully(fd, bytes, offset);
+  if (status == 0) status = read_fully(fd, bytes, offset);
+  if (status != 0) return "direct I/O fails there: " + errno_text(status);
+  if (is_cached(fd, offset, alignment))
+    return "its file system accepts direct I/O but keeps the data in the page cache";
+  return {};
 }
 
 Error damaged(const std::string& path, const std::string& what) {
@@ -85,10 +74,11 @@ Error damaged(const std::string& path, const std::string& what) {
                     "the volume cannot be used; resume from a snapshot, or start the run anew");
 }
 
-// Whether the path still names the file that is open (another process may have removed it while we waited for its lock).
+// Whether the path still names the file that is open (another process may have removed it while we waited for its
+// lock).
 bool is_still_named(int fd, const std::string& path) {
-  struct stat open_file{};
-  struct stat named{};
+  struct stat open_file {};
+  struct stat named {};
   return ::fstat(fd, &open_file) == 0 && ::stat(path.c_str(), &named) == 0 && open_file.st_ino == named.st_ino &&
          open_file.st_dev == named.st_dev;
 }
@@ -116,22 +106,49 @@ Result<UniqueFd> make_nameless_file(const std::string& folder) {
   return file;
 }
 
-Result<FolderProbe> probe_folder(const std::string& folder) {
-  struct stat status{};
-  if (::stat(folder.c_str(), &status) != 0) return cannot_use(folder, "looking for the folder of a volume", errno);
-  if (!S_ISDIR(status.st_mode)) return cannot_use(folder, "looking for the folder of a volume", ENOTDIR);
-  FolderProbe probe;
-  probe.device = status.st_dev;
-  probe.inode = status.st_ino;
-  HEADRACE_TRY(const UniqueFd file, make_nameless_file(folder));
-  probe_direct(file.get(), probe);
-  if (!probe.direct) {
-    if (const int code = set_direct(file.get(), false); code != 0) return cannot_use(folder, "opening a file", code);
-    std::byte block[512] = {};
-    if (const int code = write_fully(file.get(), block, 0); code != 0) return cannot_use(folder, "writing a file", code);
-    if (const int code = read_fully(file.get(), block, 0); code != 0) return cannot_use(folder, "reading a file", code);
+Result<std::vector<FolderProbe>> identify_folders(const std::vector<std::string>& folders) {
+  if (folders.empty()) {
+    return make_error(ErrorCode::kPreflight, "no path was given for the volumes", "name a folder on the fast disk");
   }
-  return probe;
+  std::vector<FolderProbe> probes;
+  for (std::size_t i = 0; i < folders.size(); ++i) {
+    struct stat status {};
+    constexpr const char* kAttempt = "looking for the folder of a volume";
+    if (::stat(folders[i].c_str(), &status) != 0) return cannot_use(folders[i], kAttempt, errno);
+    if (!S_ISDIR(status.st_mode)) return cannot_use(folders[i], kAttempt, ENOTDIR);
+    for (std::size_t j = 0; j < i; ++j) {
+      if (probes[j].device == status.st_dev && probes[j].inode == status.st_ino) {
+        return make_error(ErrorCode::kPreflight, fmt::format("{} and {} are the same folder", folders[j], folders[i]),
+                          "name each folder once");
+      }
+    }
+    FolderProbe& probe = probes.emplace_back();
+    probe.device = status.st_dev;
+    probe.inode = status.st_ino;
+  }
+  return probes;
+}
+
+void probe_direct(int fd, std::int64_t offset, FolderProbe& probe) {
+  const Bytes asked = asked_alignment(fd);
+  probe.why_buffered = try_direct(fd, offset, asked);
+  probe.direct = probe.why_buffered.empty();
+  if (probe.direct) probe.alignment = asked;
+  if (const int status = set_direct(fd, false); status != 0 && probe.direct) {
+    probe.direct = false;
+    probe.why_buffered = "its file system does not switch direct I/O off: " + errno_text(status);
+  }
+}
+
+Result<void> probe_writing(const std::string& folder, FolderProbe& probe) {
+  HEADRACE_TRY(const UniqueFd file, make_nameless_file(folder));
+  std::byte block[kMinAlignment] = {};
+  if (const int status = write_fully(file.get(), block, 0); status != 0)
+    return cannot_use(folder, "writing a file", status);
+  if (const int status = read_fully(file.get(), block, 0); status != 0)
+    return cannot_use(folder, "reading a file", status);
+  probe_direct(file.get(), 0, probe);
+  return {};
 }
 
 Result<void> lock_file(int fd, const std::string& path, std::chrono::milliseconds deadline) {
@@ -167,7 +184,8 @@ Result<UniqueFd> make_volume_file(const std::string& path, Bytes bytes) {
     ::unlink(path.c_str());
     return error;
   };
-  if (auto locked = lock_file(file.get(), path, std::chrono::milliseconds(200)); !locked.ok()) return std::move(locked).error();
+  if (auto locked = lock_file(file.get(), path, std::chrono::milliseconds(200)); !locked.ok())
+    return std::move(locked).error();
   const BlockFileSizeSignal blocked;
   int status = ::fallocate(file.get(), 0, 0, bytes) == 0 ? 0 : errno;
   while (status == EINTR) status = ::fallocate(file.get(), 0, 0, bytes) == 0 ? 0 : errno;
@@ -183,9 +201,10 @@ Result<UniqueFd> make_volume_file(const std::string& path, Bytes bytes) {
                       status == EFBIG ? "raise the limit of file sizes: ulimit -f unlimited"
                                       : "free space there, add a path on another disk, or set slots to 1");
   }
-  struct stat now{};
+  struct stat now {};
   if (::fstat(file.get(), &now) != 0 || now.st_size != bytes) {
-    return fail(make_error(ErrorCode::kPreflight, fmt::format("{} has {} bytes after reserving {}", path, now.st_size, bytes)));
+    return fail(
+        make_error(ErrorCode::kPreflight, fmt::format("{} has {} bytes after reserving {}", path, now.st_size, bytes)));
   }
   return file;
 }
@@ -193,8 +212,9 @@ Result<UniqueFd> make_volume_file(const std::string& path, Bytes bytes) {
 Result<UniqueFd> open_volume_file(const std::string& path, std::chrono::milliseconds lock_deadline) {
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (!file.valid()) {
-    return make_error(ErrorCode::kPreflight, fmt::format("opening the volume {}: {}", path, errno_text(errno)),
-                      errno == ENOENT ? "check the paths and the run id; headrace doctor lists the volumes of a path" : "");
+    return make_error(
+        ErrorCode::kPreflight, fmt::format("opening the volume {}: {}", path, errno_text(errno)),
+        errno == ENOENT ? "check the paths and the run id; headrace doctor lists the volumes of a path" : "");
   }
   HEADRACE_RETURN_IF_ERROR(lock_file(file.get(), path, lock_deadline));
   return file;
@@ -204,17 +224,19 @@ Result<void> write_superblocks(int fd, const std::string& path, const Superblock
   HEADRACE_TRY(const std::vector<std::byte> bytes, encode_superblock(superblock));
   for (const std::int64_t offset : {std::int64_t{0}, kSuperblockAreaBytes}) {
     if (const int status = write_fully(fd, bytes, offset); status != 0) {
-      return make_error(ErrorCode::kPreflight, fmt::format("writing the superblock of {}: {}", path, errno_text(status)));
+      return make_error(ErrorCode::kPreflight,
+                        fmt::format("writing the superblock of {}: {}", path, errno_text(status)));
     }
   }
-  if (::fsync(fd) != 0) return make_error(ErrorCode::kPreflight, fmt::format("flushing {}: {}", path, errno_text(errno)));
+  if (::fsync(fd) != 0)
+    return make_error(ErrorCode::kPreflight, fmt::format("flushing {}: {}", path, errno_text(errno)));
   // Nothing of the file stays in the page cache beside the direct I/O that follows.
   ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   return {};
 }
 
 Result<Superblock> read_superblock(int fd, const std::string& path) {
-  struct stat status{};
+  struct stat status {};
   if (::fstat(fd, &status) != 0) return damaged(path, errno_text(errno));
   std::string first_fault;
   for (const std::int64_t offset : {std::int64_t{0}, kSuperblockAreaBytes}) {
@@ -227,7 +249,8 @@ Result<Superblock> read_superblock(int fd, const std::string& path) {
       if (first_fault.empty()) first_fault = superblock.error().message;
       continue;
     }
-    if (!first_fault.empty()) log_warn(fmt::format("{}: the superblock is damaged ({}); its copy is used", path, first_fault));
+    if (!first_fault.empty())
+      log_warn(fmt::format("{}: the superblock is damaged ({}); its copy is used", path, first_fault));
     if (status.st_size != superblock->file_bytes) {
       return damaged(path, fmt::format("the file is {}: wanted {} bytes, had {}",
                                        status.st_size < superblock->file_bytes ? "truncated" : "too long",
@@ -235,7 +258,8 @@ Result<Superblock> read_superblock(int fd, const std::string& path) {
     }
     return superblock;
   }
-  return damaged(path, fmt::format("both superblocks are damaged ({}; the file has {} bytes)", first_fault, status.st_size));
+  return damaged(path,
+                 fmt::format("both superblocks are damaged ({}; the file has {} bytes)", first_fault, status.st_size));
 }
 
 }  // namespace headrace::io

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// One volume file on disk: the checks of its folder, its lock, its blocks, and whether direct I/O works there. Control path;
-// the bytes of tiles move through the Queue. Internal to io.
+// One volume file on disk: the checks of its folder, its lock, its blocks, and whether direct I/O works there. Control
+// path; the bytes of tiles move through the Queue. Internal to io.
 #pragma once
 
 #include <chrono>
 #include <string>
+#include <vector>
 
 #include "core/bytes.h"
 #include "core/result.h"
@@ -15,24 +16,28 @@ namespace headrace::io {
 
 [[nodiscard]] std::string volume_path(const std::string& folder, const std::string& run_id);
 
-// What a folder's file system does, found by writing and reading a nameless file in it.
+// A folder of volumes, and what its file system does.
 struct FolderProbe {
-  std::uint64_t device = 0;   // files with equal numbers share their free space
+  std::uint64_t device = 0;  // files with equal numbers share their free space
   std::uint64_t inode = 0;
-  bool direct = false;        // direct I/O works and bypasses the page cache
-  std::string why_buffered;   // when not
+  bool direct = false;              // direct I/O works and bypasses the page cache
+  std::string why_buffered;         // when not
   Bytes alignment = kMinAlignment;  // power of two that memory, offset and length of direct I/O need, at least 4096
 };
-// kPreflight with path, user and the system's word when files cannot be made, written and read there.
-[[nodiscard]] Result<FolderProbe> probe_folder(const std::string& folder);
+// kPreflight when none is given, one is missing or no folder, or two are the same.
+[[nodiscard]] Result<std::vector<FolderProbe>> identify_folders(const std::vector<std::string>& folders);
+// Tries direct I/O with one block (written and read back) at `offset` of an open file, which is left buffered.
+void probe_direct(int fd, std::int64_t offset, FolderProbe& probe);
+// Makes a nameless file in the folder, writes and reads it. kPreflight with path, user and the system's word.
+[[nodiscard]] Result<void> probe_writing(const std::string& folder, FolderProbe& probe);
 
 // A file without a name, gone when it is closed.
 [[nodiscard]] Result<UniqueFd> make_nameless_file(const std::string& folder);
 // Turns direct I/O on or off for an open file; errno or 0.
 [[nodiscard]] int set_direct(int fd, bool direct) noexcept;
 
-// Locks an open file for this open file description. kPreflight when another holder keeps it until the deadline; one line of
-// text says that it waits.
+// Locks an open file for this open file description. kPreflight when another holder keeps it until the deadline; one
+// line of text says that it waits.
 [[nodiscard]] Result<void> lock_file(int fd, const std::string& path, std::chrono::milliseconds deadline);
 
 // Makes `path` with `bytes` real blocks, locked and without direct I/O; the file is removed again on failure.

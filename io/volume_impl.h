@@ -25,7 +25,8 @@ struct VolumeSet::Impl {
   std::vector<FolderProbe> probes;
   std::vector<std::string> paths;
   std::vector<UniqueFd> fds;
-  std::mutex record_mutex;  // one record is written or read at a time; held across its I/O, which nothing else waits for
+  std::mutex
+      record_mutex;  // one record is written or read at a time; held across its I/O, which nothing else waits for
   std::unique_ptr<Queue> queue;
 
   ~Impl();
@@ -35,9 +36,6 @@ struct VolumeSet::Impl {
   // Newest first, at most two. The caller holds record_mutex.
   [[nodiscard]] Result<std::vector<CommitRecord>> read_records();
 };
-
-// kPreflight when a path names the same folder as another one, or none is given.
-[[nodiscard]] Result<std::vector<FolderProbe>> probe_folders(const std::vector<std::string>& folders);
 
 // What one file holds, read without its lock.
 [[nodiscard]] Result<VolumeInfo> inspect_volume(const std::string& path, const std::string& run_id);

@@ -60,7 +60,7 @@ bool has_record(int fd, const Superblock& superblock) {
 
 Result<VolumeInfo> inspect_volume(const std::string& path, const std::string& run_id) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status{};
+  struct stat status {};
   if (!file.valid() || ::fstat(file.get(), &status) != 0) {
     return make_error(ErrorCode::kIo, fmt::format("looking into {}: {}", path, errno_text(errno)));
   }
@@ -83,7 +83,8 @@ Result<std::vector<VolumeInfo>> list_volumes(const std::string& path) {
   std::vector<std::string> names;
   for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     std::string name = it->path().filename().string();
-    if (name.starts_with(kPrefix) && name.ends_with(kSuffix) && name.size() > kPrefix.size() + kSuffix.size()) names.push_back(std::move(name));
+    if (name.starts_with(kPrefix) && name.ends_with(kSuffix) && name.size() > kPrefix.size() + kSuffix.size())
+      names.push_back(std::move(name));
   }
   if (error) return make_error(ErrorCode::kIo, fmt::format("listing {}: {}", path, error.message()));
   std::sort(names.begin(), names.end());
@@ -113,7 +114,8 @@ Result<void> remove_volumes(const std::vector<std::string>& paths, const std::st
     files.push_back(file);
   }
   for (const std::string& file : files) {
-    if (::unlink(file.c_str()) != 0) return make_error(ErrorCode::kIo, fmt::format("removing {}: {}", file, errno_text(errno)));
+    if (::unlink(file.c_str()) != 0)
+      return make_error(ErrorCode::kIo, fmt::format("removing {}: {}", file, errno_text(errno)));
   }
   return {};
 }

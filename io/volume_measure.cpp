@@ -41,8 +41,8 @@ struct Measurement {
   }
 
   // Bytes per second with two batches always queued, for about `budget` and at least one round; adds to `bytes_moved`.
-  Result<double> run(IoOperation first, Area& first_area, IoOperation second, Area& second_area, std::chrono::nanoseconds budget,
-                     Bytes& bytes_moved) {
+  Result<double> run(IoOperation first, Area& first_area, IoOperation second, Area& second_area,
+                     std::chrono::nanoseconds budget, Bytes& bytes_moved) {
     const auto half = static_cast<std::size_t>(static_cast<Bytes>(memory.size()) / 2 / chunk * chunk);
     const std::span<std::byte> parts[2] = {memory.first(half), memory.subspan(half, half)};
     const IoOperation operations[2] = {first, second};
@@ -98,11 +98,13 @@ Result<VolumeSet::Rates> VolumeSet::measure(std::span<std::byte> memory, std::ch
   const VolumeLayout& layout = impl_->layout;
   const Bytes alignment = impl_->memory_alignment;
   Bytes chunk = std::min(impl_->options.block_bytes, static_cast<Bytes>(memory.size()) / 2);
-  for (std::uint32_t volume = 0; volume < layout.num_volumes(); ++volume) chunk = std::min(chunk, layout.scratch_bytes(volume));
+  for (std::uint32_t volume = 0; volume < layout.num_volumes(); ++volume)
+    chunk = std::min(chunk, layout.scratch_bytes(volume));
   chunk = chunk / alignment * alignment;
   if (chunk <= 0 || reinterpret_cast<std::uintptr_t>(memory.data()) % static_cast<std::uintptr_t>(alignment) != 0) {
-    return make_error(ErrorCode::kFailed, fmt::format("measuring needs at least {} bytes aligned to {}, not {} at {}", 2 * alignment,
-                                                      alignment, memory.size(), fmt::ptr(memory.data())));
+    return make_error(ErrorCode::kFailed,
+                      fmt::format("measuring needs at least {} bytes aligned to {}, not {} at {}", 2 * alignment,
+                                  alignment, memory.size(), fmt::ptr(memory.data())));
   }
   const std::lock_guard lock(impl_->record_mutex);
   HEADRACE_TRY(const std::vector<CommitRecord> records, impl_->read_records());
@@ -115,16 +117,20 @@ Result<VolumeSet::Rates> VolumeSet::measure(std::span<std::byte> memory, std::ch
   for (const Bytes bytes : scratch.bytes) largest = std::max(largest, bytes);
   const Bytes round = static_cast<Bytes>(memory.size()) / 2 / chunk * chunk * 2;
   for (Bytes written = 0; written < largest * layout.num_volumes(); written += round) {
-    HEADRACE_RETURN_IF_ERROR(measurement.run(IoOperation::kWrite, scratch, IoOperation::kWrite, scratch, std::chrono::nanoseconds(0), unused));
+    HEADRACE_RETURN_IF_ERROR(measurement.run(IoOperation::kWrite, scratch, IoOperation::kWrite, scratch,
+                                             std::chrono::nanoseconds(0), unused));
   }
   Area tiles = read_area(layout, scratch, chunk, !records.empty());
   const auto third = std::chrono::nanoseconds(budget) / 3;
   Rates rates;
   Bytes moved = 0;
   const double cpu_before = impl_->queue->counters().cpu_seconds;
-  HEADRACE_TRY(rates.write_bytes_per_s, measurement.run(IoOperation::kWrite, scratch, IoOperation::kWrite, scratch, third, moved));
-  HEADRACE_TRY(rates.read_bytes_per_s, measurement.run(IoOperation::kRead, tiles, IoOperation::kRead, tiles, third, moved));
-  HEADRACE_TRY(rates.mixed_bytes_per_s, measurement.run(IoOperation::kRead, tiles, IoOperation::kWrite, scratch, third, moved));
+  HEADRACE_TRY(rates.write_bytes_per_s,
+               measurement.run(IoOperation::kWrite, scratch, IoOperation::kWrite, scratch, third, moved));
+  HEADRACE_TRY(rates.read_bytes_per_s,
+               measurement.run(IoOperation::kRead, tiles, IoOperation::kRead, tiles, third, moved));
+  HEADRACE_TRY(rates.mixed_bytes_per_s,
+               measurement.run(IoOperation::kRead, tiles, IoOperation::kWrite, scratch, third, moved));
   rates.cpu_seconds_per_byte = (impl_->queue->counters().cpu_seconds - cpu_before) / static_cast<double>(moved);
   return rates;
 }

@@ -17,26 +17,30 @@ namespace headrace::io {
 namespace {
 
 Result<void> validate(const VolumeOptions& options) {
-  const bool sizes = options.block_bytes > 0 && options.in_flight_bytes > 0 && options.throttle_bytes_per_s >= 0 && options.delay_us >= 0;
+  const bool sizes = options.block_bytes > 0 && options.in_flight_bytes > 0 && options.throttle_bytes_per_s >= 0 &&
+                     options.delay_us >= 0;
   if (sizes && options.stall_report.count() > 0 && options.deadline.count() > 0) return {};
-  return make_error(ErrorCode::kConfig, fmt::format("I/O options: block_bytes {}, in_flight_bytes {}, throttle {}, delay {} us, "
-                                                    "stall report {} ms, deadline {} ms cannot work",
-                                                    options.block_bytes, options.in_flight_bytes, options.throttle_bytes_per_s,
-                                                    options.delay_us, options.stall_report.count(), options.deadline.count()));
+  return make_error(ErrorCode::kConfig,
+                    fmt::format("I/O options: block_bytes {}, in_flight_bytes {}, throttle {}, delay {} us, "
+                                "stall report {} ms, deadline {} ms cannot work",
+                                options.block_bytes, options.in_flight_bytes, options.throttle_bytes_per_s,
+                                options.delay_us, options.stall_report.count(), options.deadline.count()));
 }
 
 // Folders on one file system share its free space.
-Result<void> check_space(const VolumeLayout& layout, const std::vector<std::string>& folders, const std::vector<FolderProbe>& probes) {
+Result<void> check_space(const VolumeLayout& layout, const std::vector<std::string>& folders,
+                         const std::vector<FolderProbe>& probes) {
   std::map<std::uint64_t, Bytes> wanted;
   for (std::uint32_t i = 0; i < folders.size(); ++i) wanted[probes[i].device] += layout.file_bytes(i);
   for (std::uint32_t i = 0; i < folders.size(); ++i) {
     HEADRACE_TRY(const Bytes free, free_bytes(folders[i]));
     const Bytes needed = wanted[probes[i].device];
     if (needed <= free) continue;
-    return make_error(ErrorCode::kPreflight,
-                      fmt::format("{} has too little space: the volumes there need {} ({} bytes), {} ({} bytes) are free", folders[i],
-                                  format_bytes(needed), needed, format_bytes(free), free),
-                      "free space there, add a path on another disk, or set slots to 1");
+    return make_error(
+        ErrorCode::kPreflight,
+        fmt::format("{} has too little space: the volumes there need {} ({} bytes), {} ({} bytes) are free", folders[i],
+                    format_bytes(needed), needed, format_bytes(free), free),
+        "free space there, add a path on another disk, or set slots to 1");
   }
   return {};
 }
@@ -46,15 +50,18 @@ Result<void> clear_place(const std::string& path, const std::string& run_id) {
   if (!path_exists(path)) return {};
   HEADRACE_TRY(const VolumeInfo info, inspect_volume(path, run_id));
   if (info.locked) {
-    return make_error(ErrorCode::kPreflight, fmt::format("{} is in use by another process", path), "a second run needs another run id");
+    return make_error(ErrorCode::kPreflight, fmt::format("{} is in use by another process", path),
+                      "a second run needs another run id");
   }
   if (info.has_record) {
     return make_error(ErrorCode::kPreflight, fmt::format("{} holds a committed step of run {}", path, run_id),
                       "resume that run, or remove its volumes first");
   }
   HEADRACE_TRY(const UniqueFd file, open_volume_file(path, std::chrono::milliseconds(200)));
-  log_info(fmt::format("{} is left over from a run that committed nothing; removing it ({})", path, format_bytes(info.bytes)));
-  if (::unlink(path.c_str()) != 0) return make_error(ErrorCode::kPreflight, fmt::format("removing {}: {}", path, errno_text(errno)));
+  log_info(fmt::format("{} is left over from a run that committed nothing; removing it ({})", path,
+                       format_bytes(info.bytes)));
+  if (::unlink(path.c_str()) != 0)
+    return make_error(ErrorCode::kPreflight, fmt::format("removing {}: {}", path, errno_text(errno)));
   return {};
 }
 
@@ -64,8 +71,12 @@ Result<void> make_files(VolumeSet::Impl& impl) {
     HEADRACE_TRY(UniqueFd file, make_volume_file(path, impl.layout.file_bytes(i)));
     impl.paths.push_back(path);
     impl.fds.push_back(std::move(file));
-    const Superblock superblock{impl.run_id,        static_cast<std::uint32_t>(impl.folders.size()), i, impl.layout.alignment(),
-                                impl.layout.file_bytes(i), impl.layout.geometry()};
+    const Superblock superblock{impl.run_id,
+                                static_cast<std::uint32_t>(impl.folders.size()),
+                                i,
+                                impl.layout.alignment(),
+                                impl.layout.file_bytes(i),
+                                impl.layout.geometry()};
     HEADRACE_RETURN_IF_ERROR(write_superblocks(impl.fds.back().get(), path, superblock));
     if (impl.options.durability == Durability::kPower) HEADRACE_RETURN_IF_ERROR(sync_folder(impl.folders[i]));
   }
@@ -85,9 +96,10 @@ bool same_geometry(const Superblock& a, const Superblock& b) {
 }
 
 // Opens, locks and reads the superblock of each volume; puts them in the order they were made in.
-Result<void> open_files(VolumeSet::Impl& impl, const std::vector<std::string>& folders, std::chrono::milliseconds lock_deadline) {
+Result<void> open_files(VolumeSet::Impl& impl, const std::vector<std::string>& folders,
+                        std::chrono::milliseconds lock_deadline) {
   const std::size_t count = folders.size();
-  HEADRACE_TRY(const std::vector<FolderProbe> probes, probe_folders(folders));
+  HEADRACE_TRY(const std::vector<FolderProbe> probes, identify_folders(folders));
   impl.folders.resize(count);
   impl.probes.resize(count);
   impl.paths.resize(count);
@@ -100,11 +112,15 @@ Result<void> open_files(VolumeSet::Impl& impl, const std::vector<std::string>& f
     HEADRACE_TRY(UniqueFd file, open_volume_file(path, std::max(left, std::chrono::milliseconds(0))));
     HEADRACE_TRY(const Superblock superblock, read_superblock(file.get(), path));
     const auto refuse = [&](const std::string& what) {
-      return make_error(ErrorCode::kIo, fmt::format("{}: {}", path, what), "give the paths that this run was started with");
+      return make_error(ErrorCode::kIo, fmt::format("{}: {}", path, what),
+                        "give the paths that this run was started with");
     };
-    if (superblock.run_id != impl.run_id) return refuse(fmt::format("run id: wanted {}, had {}", impl.run_id, superblock.run_id));
-    if (superblock.num_volumes != count) return refuse(fmt::format("volumes of the run: wanted {} paths, had {}", superblock.num_volumes, count));
-    if (first && !same_geometry(*first, superblock)) return refuse(fmt::format("another geometry than {}", impl.paths[first->volume_idx]));
+    if (superblock.run_id != impl.run_id)
+      return refuse(fmt::format("run id: wanted {}, had {}", impl.run_id, superblock.run_id));
+    if (superblock.num_volumes != count)
+      return refuse(fmt::format("volumes of the run: wanted {} paths, had {}", superblock.num_volumes, count));
+    if (first && !same_geometry(*first, superblock))
+      return refuse(fmt::format("another geometry than {}", impl.paths[first->volume_idx]));
     if (impl.fds[superblock.volume_idx].valid()) {
       return refuse(fmt::format("volume {} of {} is there twice", superblock.volume_idx, count));
     }
@@ -115,6 +131,8 @@ Result<void> open_files(VolumeSet::Impl& impl, const std::vector<std::string>& f
     if (!first) first = superblock;
   }
   HEADRACE_TRY(impl.layout, VolumeLayout::make(first->geometry, first->num_volumes, first->alignment));
+  // In the scratch extents, which are there: a run goes on when the disk has filled up meanwhile.
+  for (std::size_t i = 0; i < count; ++i) probe_direct(impl.fds[i].get(), impl.layout.scratch_offset(), impl.probes[i]);
   return {};
 }
 
@@ -123,12 +141,14 @@ Result<void> start(VolumeSet::Impl& impl) {
   const VolumeOptions& options = impl.options;
   impl.run_hash = run_id_hash(impl.run_id);
   std::vector<QueueFile> files;
-  BackendTrial trial{impl.folders.front(), false, impl.layout.alignment()};
+  const BackendTrial trial{impl.fds.front().get(), impl.layout.scratch_offset(), impl.layout.alignment(),
+                           impl.folders.front()};
   for (std::size_t i = 0; i < impl.fds.size(); ++i) {
     FolderProbe& probe = impl.probes[i];
     if (probe.direct && probe.alignment > impl.layout.alignment()) {
       probe.direct = false;
-      probe.why_buffered = fmt::format("the volume is aligned to {} and the disk needs {}", impl.layout.alignment(), probe.alignment);
+      probe.why_buffered =
+          fmt::format("the volume is aligned to {} and the disk needs {}", impl.layout.alignment(), probe.alignment);
     }
     bool direct = options.mode != IoMode::kBuffered && probe.direct;
     if (direct && set_direct(impl.fds[i].get(), true) != 0) {
@@ -136,21 +156,25 @@ Result<void> start(VolumeSet::Impl& impl) {
       probe.why_buffered = "its file system refuses direct I/O";
     }
     if (options.mode == IoMode::kDirect && !direct) {
-      return make_error(ErrorCode::kPreflight, fmt::format("direct I/O is not possible in {}: {}", impl.folders[i], probe.why_buffered),
-                        "set headrace.io.mode to \"auto\" to run through the page cache, or name a folder on another disk");
+      return make_error(
+          ErrorCode::kPreflight,
+          fmt::format("direct I/O is not possible in {}: {}", impl.folders[i], probe.why_buffered),
+          "set headrace.io.mode to \"auto\" to run through the page cache, or name a folder on another disk");
     }
     if (options.mode == IoMode::kAuto && !direct) {
-      log_warn(fmt::format("{}: direct I/O is not used ({}); the data goes through the page cache", impl.folders[i], probe.why_buffered));
+      log_warn(fmt::format("{}: direct I/O is not used ({}); the data goes through the page cache", impl.folders[i],
+                           probe.why_buffered));
     }
     if (direct) impl.memory_alignment = std::max(impl.memory_alignment, probe.alignment);
-    if (i == 0) trial.direct = direct;
     files.push_back({impl.fds[i].get(), impl.paths[i], direct});
   }
   impl.memory_alignment = std::max(impl.memory_alignment, impl.layout.alignment());
-  const std::vector<BackendCandidate> candidates = options.seam != nullptr ? options.seam->candidates : backend_candidates(options.backend);
+  const std::vector<BackendCandidate> candidates =
+      options.seam != nullptr ? options.seam->candidates : backend_candidates(options.backend);
   HEADRACE_TRY(std::unique_ptr<IoBackend> backend, choose_backend(candidates, trial));
-  QueueOptions queue_options{options.mode, options.block_bytes, options.in_flight_bytes, impl.layout.alignment(), options.stall_report,
-                             options.deadline, options.throttle_bytes_per_s, options.delay_us};
+  QueueOptions queue_options{
+      options.mode,         options.block_bytes, options.in_flight_bytes,      impl.layout.alignment(),
+      options.stall_report, options.deadline,    options.throttle_bytes_per_s, options.delay_us};
   impl.queue = std::make_unique<Queue>(std::move(backend), std::move(files), queue_options);
   impl.options.seam = nullptr;
   return {};
@@ -158,25 +182,10 @@ Result<void> start(VolumeSet::Impl& impl) {
 
 }  // namespace
 
-Result<std::vector<FolderProbe>> probe_folders(const std::vector<std::string>& folders) {
-  if (folders.empty()) return make_error(ErrorCode::kPreflight, "no path was given for the volumes", "name a folder on the fast disk");
-  std::vector<FolderProbe> probes;
-  for (std::size_t i = 0; i < folders.size(); ++i) {
-    HEADRACE_TRY(FolderProbe probe, probe_folder(folders[i]));
-    for (std::size_t j = 0; j < i; ++j) {
-      if (probes[j].device == probe.device && probes[j].inode == probe.inode) {
-        return make_error(ErrorCode::kPreflight, fmt::format("{} and {} are the same folder", folders[j], folders[i]),
-                          "name each folder once");
-      }
-    }
-    probes.push_back(std::move(probe));
-  }
-  return probes;
-}
-
 VolumeSet::Impl::~Impl() {
   if (queue == nullptr || queue->stop()) return;
-  // A request that the kernel or a thread still has names the descriptor by number: it must not come to mean another file.
+  // A request that the kernel or a thread still has names the descriptor by number: it must not come to mean another
+  // file.
   for (UniqueFd& fd : fds) (void)fd.release();
 }
 
@@ -192,11 +201,13 @@ Result<std::unique_ptr<VolumeSet>> VolumeSet::create(const std::vector<std::stri
   impl->run_id = run_id;
   impl->options = options;
   impl->folders = paths;
-  HEADRACE_TRY(impl->probes, probe_folders(paths));
+  HEADRACE_TRY(impl->probes, identify_folders(paths));
+  for (std::size_t i = 0; i < paths.size(); ++i) HEADRACE_RETURN_IF_ERROR(probe_writing(paths[i], impl->probes[i]));
   Bytes alignment = kMinAlignment;
   for (const FolderProbe& probe : impl->probes) alignment = std::max(alignment, probe.alignment);
   HEADRACE_TRY(impl->layout, VolumeLayout::make(geometry, static_cast<std::uint32_t>(paths.size()), alignment));
-  HEADRACE_RETURN_IF_ERROR(encode_superblock({run_id, 1, 0, alignment, 0, geometry}));  // too many streams fail before anything is made
+  HEADRACE_RETURN_IF_ERROR(
+      encode_superblock({run_id, 1, 0, alignment, 0, geometry}));  // too many streams fail before anything is made
   for (const std::string& path : paths) HEADRACE_RETURN_IF_ERROR(clear_place(volume_path(path, run_id), run_id));
   HEADRACE_RETURN_IF_ERROR(check_space(impl->layout, paths, impl->probes));
   auto made = make_files(*impl);
@@ -209,7 +220,8 @@ Result<std::unique_ptr<VolumeSet>> VolumeSet::create(const std::vector<std::stri
 }
 
 Result<std::unique_ptr<VolumeSet>> VolumeSet::open(const std::vector<std::string>& paths, const std::string& run_id,
-                                                   const VolumeOptions& options, std::chrono::milliseconds lock_deadline) {
+                                                   const VolumeOptions& options,
+                                                   std::chrono::milliseconds lock_deadline) {
   HEADRACE_RETURN_IF_ERROR(validate(options));
   HEADRACE_RETURN_IF_ERROR(validate_run_id(run_id));
   const BlockFileSizeSignal blocked;
@@ -226,8 +238,12 @@ Bytes VolumeSet::payload_alignment() const noexcept { return impl_->memory_align
 VolumeCounters VolumeSet::counters() const { return impl_->queue->counters(); }
 std::vector<std::string> VolumeSet::files() const { return impl_->paths; }
 
-Bytes VolumeSet::payload_extent_bytes(std::uint32_t stream, std::int64_t tile) const { return impl_->layout.extent_bytes(stream, tile); }
-Bytes VolumeSet::disk_bytes(std::uint32_t stream, std::int64_t tile) const { return impl_->layout.disk_bytes(stream, tile); }
+Bytes VolumeSet::payload_extent_bytes(std::uint32_t stream, std::int64_t tile) const {
+  return impl_->layout.extent_bytes(stream, tile);
+}
+Bytes VolumeSet::disk_bytes(std::uint32_t stream, std::int64_t tile) const {
+  return impl_->layout.disk_bytes(stream, tile);
+}
 
 std::string VolumeSet::describe() const {
   std::size_t direct = 0;
@@ -238,9 +254,11 @@ std::string VolumeSet::describe() const {
   }
   const std::size_t count = impl_->folders.size();
   const std::string mode = direct == count ? "direct I/O"
-                           : direct == 0   ? "buffered I/O"
-                                           : fmt::format("direct I/O on {} of {} volumes, buffered on the others", direct, count);
-  return fmt::format("{}, {}, {} volume{} in {}", impl_->queue->backend_name(), mode, count, count == 1 ? "" : "s", folders);
+                           : direct == 0
+                               ? "buffered I/O"
+                               : fmt::format("direct I/O on {} of {} volumes, buffered on the others", direct, count);
+  return fmt::format("{}, {}, {} volume{} in {}", impl_->queue->backend_name(), mode, count, count == 1 ? "" : "s",
+                     folders);
 }
 
 Ticket VolumeSet::read(std::span<const TileTransfer> transfers, CompletionSink sink) {

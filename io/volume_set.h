@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tiles of one shard on one or several paths: one preallocated file per path, tiles striped over them, two slots per
-// tile, a trailer behind each payload, and commit records. This is what runtime/store builds the NVMe tier on. It knows
-// bytes, versions and slots; which version is current is the caller's decision (see CommitRecord).
+// The tiles of one shard on one or several paths: one preallocated file per path, tiles striped over them, two slots
+// per tile, a trailer behind each payload, and commit records. This is what runtime/store builds the NVMe tier on. It
+// knows bytes, versions and slots; which version is current is the caller's decision (see CommitRecord).
 //
 // Threads: every member may be called from any thread unless it says otherwise. One owner thread does all I/O.
 #pragma once
@@ -47,15 +47,16 @@ struct TileStamp {
   std::uint32_t attempt = 0;
 };
 
-// `payload` is aligned to payload_alignment() and has room for payload_extent_bytes(stream, tile); it stays the caller's and
-// must outlive the completion. Bytes between the payload and its extent are written as they are and are not checksummed.
+// `payload` is aligned to payload_alignment() and has room for payload_extent_bytes(stream, tile); it stays the
+// caller's and must outlive the completion. Bytes between the payload and its extent are written as they are and are
+// not checksummed.
 struct TileTransfer {
   TileAddress address;
   TileStamp stamp;
   std::byte* payload = nullptr;
 };
 
-enum class IoMode : std::uint8_t { kAuto, kDirect, kBuffered };      // direct never falls back; auto says when it does
+enum class IoMode : std::uint8_t { kAuto, kDirect, kBuffered };  // direct never falls back; auto says when it does
 enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kThreads };
 enum class Durability : std::uint8_t { kProcess, kPower };
 
@@ -64,26 +65,26 @@ struct BackendSeam;
 struct VolumeOptions {
   IoMode mode = IoMode::kAuto;
   IoBackendChoice backend = IoBackendChoice::kAuto;
-  Bytes block_bytes = 4 * kMiB;        // largest single request
-  Bytes in_flight_bytes = 32 * kMiB;   // bytes accepted by the kernel and not yet completed
+  Bytes block_bytes = 4 * kMiB;       // largest single request
+  Bytes in_flight_bytes = 32 * kMiB;  // bytes accepted by the kernel and not yet completed
   Durability durability = Durability::kProcess;
   std::chrono::milliseconds stall_report{10'000};  // "no completion for 10 s on …"
   std::chrono::milliseconds deadline{120'000};     // then the transfer fails
   std::int64_t throttle_bytes_per_s = 0;           // 0 = none; tests and `debug.throttle`
   std::int64_t delay_us = 0;                       // extra latency per request, for tests
-  const BackendSeam* seam = nullptr;               // tests: other backends to choose from (io/backends.h); used during the call
+  const BackendSeam* seam = nullptr;  // tests: other backends to choose from (io/backends.h); used during the call
 };
 
 struct VolumeCounters {
-  std::int64_t read_bytes = 0;     // payload + padding + trailer bytes moved, as the device saw them
+  std::int64_t read_bytes = 0;  // payload + padding + trailer bytes moved, as the device saw them
   std::int64_t written_bytes = 0;
   std::int64_t read_requests = 0;
   std::int64_t write_requests = 0;
   std::int64_t short_transfers = 0;
   std::int64_t retries = 0;
-  double read_busy_seconds = 0;    // wall time with at least one read in flight
+  double read_busy_seconds = 0;  // wall time with at least one read in flight
   double write_busy_seconds = 0;
-  double cpu_seconds = 0;          // CPU time of the I/O thread
+  double cpu_seconds = 0;  // CPU time of the I/O thread
 };
 
 // Opaque to io: the payload's meaning lives in runtime/store. `sequence` grows by one with each record.
@@ -96,12 +97,12 @@ class VolumeSet {
  public:
   struct Impl;  // io/volume_impl.h, for io's own files
 
-  // The file of run `run_id` below each path is `headrace-<run_id>.volume`. create() fails with kPreflight (path missing,
-  // not a folder, not writable, not enough space: path, wanted and free bytes; the same path twice) before it writes
-  // anything, preallocates real blocks, and takes the lock. open() fails with kPreflight when another process holds the
-  // run (waits `lock_deadline` with a line of text first) and with kIo when a volume is truncated, has another geometry or
-  // format, or a damaged superblock.
-  // A file of the same run without a committed record is what a dead process left: it is removed, with a line of text.
+  // The file of run `run_id` below each path is `headrace-<run_id>.volume`. create() fails with kPreflight (path
+  // missing, not a folder, not writable, not enough space: path, wanted and free bytes; the same path twice) before it
+  // writes anything, preallocates real blocks, and takes the lock. open() fails with kPreflight when another process
+  // holds the run (waits `lock_deadline` with a line of text first) and with kIo when a volume is truncated, has
+  // another geometry or format, or a damaged superblock. A file of the same run without a committed record is what a
+  // dead process left: it is removed, with a line of text.
   static Result<std::unique_ptr<VolumeSet>> create(const std::vector<std::string>& paths, const std::string& run_id,
                                                    const VolumeGeometry& geometry, const VolumeOptions& options);
   static Result<std::unique_ptr<VolumeSet>> open(const std::vector<std::string>& paths, const std::string& run_id,
@@ -113,17 +114,20 @@ class VolumeSet {
 
   [[nodiscard]] const VolumeGeometry& geometry() const noexcept;
   [[nodiscard]] Bytes payload_alignment() const noexcept;  // of memory and extents, ≥ 4096
-  [[nodiscard]] Bytes payload_extent_bytes(std::uint32_t stream, std::int64_t tile) const;  // payload padded to the alignment
-  [[nodiscard]] Bytes disk_bytes(std::uint32_t stream, std::int64_t tile) const;            // extent + trailer block
+  [[nodiscard]] Bytes payload_extent_bytes(std::uint32_t stream,
+                                           std::int64_t tile) const;              // payload padded to the alignment
+  [[nodiscard]] Bytes disk_bytes(std::uint32_t stream, std::int64_t tile) const;  // extent + trailer block
 
-  // Start a batch of tile moves that completes as one. A read verifies length, trailer (magic, format, run, address, stamp)
-  // and XXH3 of each payload; the first failure is the ticket's error (kIo; file, offset, stream, tile, wanted, had).
-  // When everything is done `sink.notify(context, tag)` is called on the I/O thread (it must only post), then the ticket is ready.
+  // Start a batch of tile moves that completes as one. A read verifies length, trailer (magic, format, run, address,
+  // stamp) and XXH3 of each payload; the first failure is the ticket's error (kIo; file, offset, stream, tile, wanted,
+  // had). When everything is done `sink.notify(context, tag)` is called on the I/O thread (it must only post), then the
+  // ticket is ready.
   [[nodiscard]] Ticket read(std::span<const TileTransfer> transfers, CompletionSink sink = {});
   [[nodiscard]] Ticket write(std::span<const TileTransfer> transfers, CompletionSink sink = {});
 
   // Writes the record to every volume, alternating between two places by `sequence`, after flushing all volumes when
-  // durability is kPower (and flushes again). Call only when every data write that the record stands for has completed. Blocks.
+  // durability is kPower (and flushes again). Call only when every data write that the record stands for has completed.
+  // Blocks.
   [[nodiscard]] Result<void> write_record(const CommitRecord& record);
   // The valid records found on all volumes, newest first, at most two; empty when none was ever written.
   [[nodiscard]] Result<std::vector<CommitRecord>> read_records();
@@ -132,9 +136,10 @@ class VolumeSet {
   [[nodiscard]] std::string describe() const;  // "io_uring, direct I/O, 1 volume in ./scratch": what is really in use
   [[nodiscard]] std::vector<std::string> files() const;
 
-  // Measures this volume set alone with the given payload memory (aligned, at least two blocks): writes to a scratch extent
-  // reserved for it (never to a tile), reads tiles when a record says that they were written and the scratch extent otherwise
-  // (blocks that were never written are read without the disk). For `bound_ratio`. Blocks for about `budget`.
+  // Measures this volume set alone with the given payload memory (aligned, at least two blocks): writes to a scratch
+  // extent reserved for it (never to a tile), reads tiles when a record says that they were written and the scratch
+  // extent otherwise (blocks that were never written are read without the disk). For `bound_ratio`. Blocks for about
+  // `budget`.
   struct Rates {
     double read_bytes_per_s = 0, write_bytes_per_s = 0, mixed_bytes_per_s = 0;
     double cpu_seconds_per_byte = 0;  // CPU time of the I/O thread per byte moved, checksums included
@@ -146,8 +151,9 @@ class VolumeSet {
   std::unique_ptr<Impl> impl_;
 };
 
-// What lies under a path: every headrace volume with its run id, bytes, and whether it holds a committed record (a volume
-// with one is never removed or reused by another run). Does not take locks; `locked` says whether a process holds it now.
+// What lies under a path: every headrace volume with its run id, bytes, and whether it holds a committed record (a
+// volume with one is never removed or reused by another run). Does not take locks; `locked` says whether a process
+// holds it now.
 struct VolumeInfo {
   std::string file;
   std::string run_id;

@@ -10,18 +10,25 @@
 
 namespace headrace::io {
 
-Ticket VolumeSet::Impl::move_tiles(IoOperation operation, std::span<const TileTransfer> transfers, CompletionSink sink) {
+Ticket VolumeSet::Impl::move_tiles(IoOperation operation, std::span<const TileTransfer> transfers,
+                                   CompletionSink sink) {
   std::vector<Move> moves;
   moves.reserve(transfers.size());
   for (const TileTransfer& transfer : transfers) {
     const TileAddress& address = transfer.address;
     if (!layout.contains(address)) {
-      return finished_ticket(make_error(ErrorCode::kFailed, fmt::format("there is no stream {} tile {} slot {} in run {}", address.stream,
-                                                                        address.tile, address.slot, run_id)), sink);
+      return finished_ticket(
+          make_error(ErrorCode::kFailed, fmt::format("there is no stream {} tile {} slot {} in run {}", address.stream,
+                                                     address.tile, address.slot, run_id)),
+          sink);
     }
-    if (transfer.payload == nullptr || reinterpret_cast<std::uintptr_t>(transfer.payload) % static_cast<std::uintptr_t>(memory_alignment) != 0) {
-      return finished_ticket(make_error(ErrorCode::kFailed, fmt::format("the payload of stream {} tile {} lies at {}, which is not aligned to {}",
-                                                                        address.stream, address.tile, fmt::ptr(transfer.payload), memory_alignment)), sink);
+    if (transfer.payload == nullptr ||
+        reinterpret_cast<std::uintptr_t>(transfer.payload) % static_cast<std::uintptr_t>(memory_alignment) != 0) {
+      return finished_ticket(
+          make_error(ErrorCode::kFailed,
+                     fmt::format("the payload of stream {} tile {} lies at {}, which is not aligned to {}",
+                                 address.stream, address.tile, fmt::ptr(transfer.payload), memory_alignment)),
+          sink);
     }
     const VolumeLayout::Place place = layout.place(address);
     Move& move = moves.emplace_back();
@@ -53,8 +60,9 @@ Result<void> VolumeSet::Impl::flush_all() {
 Result<void> VolumeSet::write_record(const CommitRecord& record) {
   const VolumeLayout& layout = impl_->layout;
   if (static_cast<Bytes>(record.payload.size()) > layout.geometry().record_payload_bytes) {
-    return make_error(ErrorCode::kFailed, fmt::format("a record of {} bytes does not fit the {} bytes that the volumes were made with",
-                                                      record.payload.size(), layout.geometry().record_payload_bytes));
+    return make_error(ErrorCode::kFailed,
+                      fmt::format("a record of {} bytes does not fit the {} bytes that the volumes were made with",
+                                  record.payload.size(), layout.geometry().record_payload_bytes));
   }
   const std::lock_guard lock(impl_->record_mutex);
   const Bytes extent = layout.record_extent_bytes();
@@ -89,7 +97,8 @@ Result<std::vector<CommitRecord>> VolumeSet::Impl::read_records() {
   for (std::uint32_t volume = 0; volume < fds.size(); ++volume) {
     for (const std::uint64_t place : {std::uint64_t{0}, std::uint64_t{1}}) {
       const std::shared_ptr<std::byte> area(allocate_aligned(extent, memory_alignment).release(), FreeDeleter{});
-      if (area == nullptr) return make_error(ErrorCode::kFailed, fmt::format("no memory for a record of {} bytes", extent));
+      if (area == nullptr)
+        return make_error(ErrorCode::kFailed, fmt::format("no memory for a record of {} bytes", extent));
       std::vector<Move> moves(1);
       moves[0].file = volume;
       moves[0].offset = layout.record_offset(place);
@@ -102,17 +111,21 @@ Result<std::vector<CommitRecord>> VolumeSet::Impl::read_records() {
         continue;
       }
       auto record = decode_record({area.get(), static_cast<std::size_t>(extent)}, run_hash);
-      if (!record.ok()) continue;  // never written, or torn by a death in mid-write: the other place or volume has the last step
-      const auto same = std::find_if(records.begin(), records.end(), [&](const CommitRecord& r) { return r.sequence == record->sequence; });
+      if (!record.ok())
+        continue;  // never written, or torn by a death in mid-write: the other place or volume has the last step
+      const auto same = std::find_if(records.begin(), records.end(),
+                                     [&](const CommitRecord& r) { return r.sequence == record->sequence; });
       if (same == records.end()) {
         records.push_back(std::move(*record));
       } else if (same->payload != record->payload) {
-        return make_error(ErrorCode::kIo, fmt::format("{}: commit record {} differs from the one on another volume", paths[volume], same->sequence));
+        return make_error(ErrorCode::kIo, fmt::format("{}: commit record {} differs from the one on another volume",
+                                                      paths[volume], same->sequence));
       }
     }
   }
   if (records.empty() && unreadable) return *unreadable;
-  std::sort(records.begin(), records.end(), [](const CommitRecord& a, const CommitRecord& b) { return a.sequence > b.sequence; });
+  std::sort(records.begin(), records.end(),
+            [](const CommitRecord& a, const CommitRecord& b) { return a.sequence > b.sequence; });
   if (records.size() > 2) records.resize(2);
   return records;
 }

@@ -7,6 +7,7 @@
 
 #include "fault_backend.h"
 #include "io/backends.h"
+#include "io/volume_file.h"
 #include "io_test_support.h"
 
 namespace headrace::io {
@@ -22,7 +23,9 @@ BackendCandidate working() {
 BackendCandidate spoiled(Fault fault) {
   return {"io_uring", [fault]() -> Result<std::unique_ptr<IoBackend>> {
             auto plan = std::make_shared<FaultPlan>();
-            plan->arm([fault](const IoRequest& request, std::uint64_t) { return request.operation == IoOperation::kRead ? fault : Fault{}; });
+            plan->arm([fault](const IoRequest& request, std::uint64_t) {
+              return request.operation == IoOperation::kRead ? fault : Fault{};
+            });
             HEADRACE_TRY(std::unique_ptr<IoBackend> inner, make_threads_backend(16));
             return std::unique_ptr<IoBackend>(std::make_unique<FaultBackend>(std::move(inner), plan));
           }};
@@ -32,8 +35,10 @@ class ChooseBackend : public ::testing::Test {
  protected:
   // The name of what was chosen; `log_` is what was said.
   std::string choose(const std::vector<BackendCandidate>& candidates) {
+    auto file = make_nameless_file(folder_.path());
+    if (!file.ok()) return file.error().to_string();
     ::testing::internal::CaptureStderr();
-    auto backend = choose_backend(candidates, {folder_.path(), true, 4096});
+    auto backend = choose_backend(candidates, {file->get(), 65'536, 4096, folder_.path()});
     log_ = ::testing::internal::GetCapturedStderr();
     if (!backend.ok()) return backend.error().to_string();
     return (*backend)->capabilities().name;

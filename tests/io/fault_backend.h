@@ -19,12 +19,12 @@ namespace headrace::io {
 struct Fault {
   enum class Kind {
     kNone,
-    kError,  // the request never reaches the file; completes with error_number
-    kShort,  // at most `bytes` are moved
-    kFlip,   // one bit of the first segment differs: after a read, or while a write is in flight
-    kHold,   // does not start before FaultPlan::release()
-    kBusy,   // this and the later requests of the call are not accepted
-    kBroken, // submit itself fails
+    kError,   // the request never reaches the file; completes with error_number
+    kShort,   // at most `bytes` are moved
+    kFlip,    // one bit of the first segment differs: after a read, or while a write is in flight
+    kHold,    // does not start before FaultPlan::release()
+    kBusy,    // this and the later requests of the call are not accepted
+    kBroken,  // submit itself fails
   };
   Kind kind = Kind::kNone;
   int error_number = 0;
@@ -60,10 +60,10 @@ class FaultPlan {
     const std::lock_guard lock(mutex_);
     return released_;
   }
-  // Waits for a release or a wake-up; true when it was a wake-up.
-  bool wait(TimePoint deadline) {
+  // Waits for a wake-up (then true) and, when something is held, for the release.
+  bool wait(TimePoint deadline, std::size_t num_held) {
     std::unique_lock lock(mutex_);
-    changed_.wait_until(lock, deadline, [this] { return released_ || woken_; });
+    changed_.wait_until(lock, deadline, [&] { return (num_held > 0 && released_) || woken_; });
     return std::exchange(woken_, false);
   }
   [[nodiscard]] std::uint64_t count() {
@@ -82,7 +82,8 @@ class FaultPlan {
 
 class FaultBackend final : public IoBackend {
  public:
-  FaultBackend(std::unique_ptr<IoBackend> inner, std::shared_ptr<FaultPlan> plan) : inner_(std::move(inner)), plan_(std::move(plan)) {}
+  FaultBackend(std::unique_ptr<IoBackend> inner, std::shared_ptr<FaultPlan> plan)
+      : inner_(std::move(inner)), plan_(std::move(plan)) {}
 
   void wake() noexcept override {
     plan_->wake();
@@ -122,8 +123,7 @@ class FaultBackend final : public IoBackend {
         for (std::size_t i = 0; i < *reaped; ++i) finish(completions[i]);
         woken = *reaped == 0;
       } else {
-        if (held_.empty()) return count;
-        woken = plan_->wait(deadline);
+        woken = plan_->wait(deadline, held_.size());
         if (std::chrono::steady_clock::now() >= deadline) woken = true;
       }
     }
@@ -137,7 +137,9 @@ class FaultBackend final : public IoBackend {
     std::list<Pending>::iterator self;
   };
 
-  static void flip(const IoRequest& request) { static_cast<std::byte*>(request.segments[0].iov_base)[17] ^= std::byte{4}; }
+  static void flip(const IoRequest& request) {
+    static_cast<std::byte*>(request.segments[0].iov_base)[17] ^= std::byte{4};
+  }
 
   bool take(const IoRequest& request, const Fault& fault) {
     if (fault.kind == Fault::Kind::kError) {
@@ -207,7 +209,8 @@ inline BackendSeam fault_seam(IoBackendChoice choice, std::shared_ptr<FaultPlan>
   for (BackendCandidate& candidate : backend_candidates(choice)) {
     seam.candidates.push_back({candidate.name, [make = candidate.make, plan]() -> Result<std::unique_ptr<IoBackend>> {
                                  HEADRACE_TRY(std::unique_ptr<IoBackend> inner, make());
-                                 return std::unique_ptr<IoBackend>(std::make_unique<FaultBackend>(std::move(inner), plan));
+                                 return std::unique_ptr<IoBackend>(
+                                     std::make_unique<FaultBackend>(std::move(inner), plan));
                                }});
   }
   return seam;

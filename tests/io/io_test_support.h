@@ -36,7 +36,9 @@ class TestFolder {
   TestFolder& operator=(const TestFolder&) = delete;
   [[nodiscard]] const std::string& path() const { return path_; }
   [[nodiscard]] std::vector<std::string> paths() const { return {path_}; }
-  [[nodiscard]] std::string volume(const std::string& run_id) const { return path_ + "/headrace-" + run_id + ".volume"; }
+  [[nodiscard]] std::string volume(const std::string& run_id) const {
+    return path_ + "/headrace-" + run_id + ".volume";
+  }
   [[nodiscard]] std::string make_folder(const std::string& name) const {
     std::filesystem::create_directory(path_ + "/" + name);
     return path_ + "/" + name;
@@ -49,7 +51,8 @@ class TestFolder {
 // Aligned memory whose bytes follow from a seed.
 class Payload {
  public:
-  Payload(Bytes bytes, Bytes alignment) : bytes_(bytes), memory_(allocate_aligned(std::max<Bytes>(bytes, 1), alignment)) {}
+  Payload(Bytes bytes, Bytes alignment)
+      : bytes_(bytes), memory_(allocate_aligned(std::max<Bytes>(bytes, 1), alignment)) {}
   Payload& fill(std::uint64_t seed) {
     std::mt19937_64 random(seed);
     for (Bytes i = 0; i < bytes_; i += 8) {
@@ -69,7 +72,8 @@ class Payload {
   AlignedMemory memory_;
 };
 
-inline StreamGeometry stream_of(std::uint32_t stream, std::int64_t tiles, Bytes tile_bytes, Bytes last_bytes, std::int32_t slots = 2) {
+inline StreamGeometry stream_of(std::uint32_t stream, std::int64_t tiles, Bytes tile_bytes, Bytes last_bytes,
+                                std::int32_t slots = 2) {
   return {stream, tiles, tile_bytes, last_bytes, slots};
 }
 
@@ -82,9 +86,9 @@ std::string text_of(const Result<T>& result) {
   return result.ok() ? "ok" : result.error().to_string();
 }
 
-#define ASSERT_OK(expression)                               \
-  do {                                                      \
-    const auto& assert_ok_result = (expression);            \
+#define ASSERT_OK(expression)                                        \
+  do {                                                               \
+    const auto& assert_ok_result = (expression);                     \
     ASSERT_TRUE(assert_ok_result.ok()) << text_of(assert_ok_result); \
   } while (false)
 

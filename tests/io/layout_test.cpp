@@ -17,13 +17,17 @@ Superblock example_superblock() {
   return superblock;
 }
 
-Trailer example_trailer() { return {0x1234567890ABCDEF, {7, 123'456'789'012, 1}, {42, 3}, 5'000'000'000, 0xFEDCBA0987654321}; }
+Trailer example_trailer() {
+  return {0x1234567890ABCDEF, {7, 123'456'789'012, 1}, {42, 3}, 5'000'000'000, 0xFEDCBA0987654321};
+}
 
 // Every range of the volumes that means something.
 void expect_disjoint(const VolumeLayout& layout, std::uint64_t seed) {
   for (std::uint32_t volume = 0; volume < layout.num_volumes(); ++volume) {
-    std::vector<std::pair<std::int64_t, std::int64_t>> ranges{{0, kSuperblockAreaBytes}, {kSuperblockAreaBytes, kRecordsOffset}};
-    for (std::uint64_t i = 0; i < 2; ++i) ranges.emplace_back(layout.record_offset(i), layout.record_offset(i) + layout.record_extent_bytes());
+    std::vector<std::pair<std::int64_t, std::int64_t>> ranges{{0, kSuperblockAreaBytes},
+                                                              {kSuperblockAreaBytes, kRecordsOffset}};
+    for (std::uint64_t i = 0; i < 2; ++i)
+      ranges.emplace_back(layout.record_offset(i), layout.record_offset(i) + layout.record_extent_bytes());
     ranges.emplace_back(layout.scratch_offset(), layout.scratch_offset() + layout.scratch_bytes(volume));
     const auto& streams = layout.geometry().streams;
     for (std::uint32_t stream = 0; stream < streams.size(); ++stream) {
@@ -108,7 +112,8 @@ TEST(VolumeLayout, RefusesWhatCannotBe) {
 
 TEST(RunId, OnlyNamesThatAreSafeInAFileName) {
   for (const char* good : {"r", "r-20260301-101502", "a.b_c-D9"}) EXPECT_TRUE(validate_run_id(good).ok()) << good;
-  for (const std::string& bad : {std::string(), std::string("."), std::string(".x"), std::string("a/b"), std::string("a b"), std::string(65, 'x')}) {
+  for (const std::string& bad : {std::string(), std::string("."), std::string(".x"), std::string("a/b"),
+                                 std::string("a b"), std::string(65, 'x')}) {
     EXPECT_FALSE(validate_run_id(bad).ok()) << bad;
   }
 }

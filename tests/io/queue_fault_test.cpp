@@ -19,7 +19,8 @@ using Kind = Fault::Kind;
 class QueueFault : public ::testing::TestWithParam<IoBackendChoice> {
  protected:
   void SetUp() override {
-    if (auto made = backend_candidates(GetParam()).front().make(); !made.ok()) GTEST_SKIP() << "refused here: " << made.error().to_string();
+    if (auto made = backend_candidates(GetParam()).front().make(); !made.ok())
+      GTEST_SKIP() << "refused here: " << made.error().to_string();
     options_.block_bytes = 64 * kKiB;
   }
   void create(std::int64_t tiles = 16, Bytes tile_bytes = 256 * kKiB) {
@@ -73,8 +74,9 @@ TEST_P(QueueFault, AnErrorOfOneRequestFailsItsTicketAndNamesEverything) {
     const auto outcome = write(5);
     ASSERT_FALSE(outcome.ok());
     EXPECT_EQ(outcome.error().code, ErrorCode::kIo);
-    for (const std::string& part : {errno_text(error_number), folder_.volume("run"), std::string("stream 0 tile 5 slot 0"),
-                                    std::string("offset "), std::string("wanted "), std::string("got 0")}) {
+    for (const std::string& part :
+         {errno_text(error_number), folder_.volume("run"), std::string("stream 0 tile 5 slot 0"),
+          std::string("offset "), std::string("wanted "), std::string("got 0")}) {
       EXPECT_NE(outcome.error().message.find(part), std::string::npos) << outcome.error().message;
     }
     heal();
@@ -162,7 +164,8 @@ TEST_P(QueueFault, ABitThatFlipsOnTheWayInIsCaught) {
 
 TEST_P(QueueFault, RefusedDirectIoMovesTheFileToThePageCacheInModeAuto) {
   create();
-  if (set_->describe().find("direct I/O") == std::string::npos) GTEST_SKIP() << "no direct I/O here: " << set_->describe();
+  if (set_->describe().find("direct I/O") == std::string::npos)
+    GTEST_SKIP() << "no direct I/O here: " << set_->describe();
   for (const int error_number : {EINVAL, EOPNOTSUPP}) {
     if (error_number == EOPNOTSUPP) {
       set_.reset();
@@ -310,8 +313,10 @@ TEST_P(QueueFault, ReadsAndWritesBothProgressAndEachKeepsItsOrder) {
   spoil(1, {Kind::kHold, 0, 0});  // nothing moves before all is queued
   Order order;
   std::vector<Ticket> tickets;
-  for (std::uint64_t i = 0; i < 20; ++i) tickets.push_back(start_read(static_cast<std::int64_t>(i), {&Order::note, &order, i}));
-  for (std::uint64_t i = 0; i < 4; ++i) tickets.push_back(start_write(20 + static_cast<std::int64_t>(i), {&Order::note, &order, 100 + i}));
+  for (std::uint64_t i = 0; i < 20; ++i)
+    tickets.push_back(start_read(static_cast<std::int64_t>(i), {&Order::note, &order, i}));
+  for (std::uint64_t i = 0; i < 4; ++i)
+    tickets.push_back(start_write(20 + static_cast<std::int64_t>(i), {&Order::note, &order, 100 + i}));
   plan_->release();
   for (Ticket& ticket : tickets) ASSERT_OK(ticket.wait(soon()));
   std::vector<std::uint64_t> reads;
@@ -332,7 +337,8 @@ TEST_P(QueueFault, BytesInFlightStayWithinTheirBound) {
   // Holds everything and looks at how much was accepted: what the kernel has can only be what passed here.
   std::atomic<std::int64_t> accepted{0};
   plan_->arm([&](const IoRequest& request, std::uint64_t) -> Fault {
-    for (std::uint32_t i = 0; i < request.num_segments; ++i) accepted += static_cast<std::int64_t>(request.segments[i].iov_len);
+    for (std::uint32_t i = 0; i < request.num_segments; ++i)
+      accepted += static_cast<std::int64_t>(request.segments[i].iov_len);
     return {Kind::kHold, 0, 0};
   });
   std::vector<Ticket> tickets;
@@ -410,7 +416,9 @@ TEST_P(QueueFault, RandomFaultsNeverGiveWrongBytes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, QueueFault, ::testing::Values(IoBackendChoice::kUring, IoBackendChoice::kThreads),
-                         [](const auto& suite) { return suite.param == IoBackendChoice::kUring ? "uring" : "threads"; });
+                         [](const auto& suite) {
+                           return suite.param == IoBackendChoice::kUring ? "uring" : "threads";
+                         });
 
 }  // namespace
 }  // namespace headrace::io

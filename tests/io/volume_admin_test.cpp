@@ -16,7 +16,8 @@ namespace {
 
 class VolumeAdmin : public ::testing::Test {
  protected:
-  Result<std::unique_ptr<VolumeSet>> create(const std::string& run_id = "run", const VolumeGeometry& geometry = small_geometry()) {
+  Result<std::unique_ptr<VolumeSet>> create(const std::string& run_id = "run",
+                                            const VolumeGeometry& geometry = small_geometry()) {
     return VolumeSet::create(folder_.paths(), run_id, geometry, options_);
   }
   Result<std::unique_ptr<VolumeSet>> open(const std::string& run_id = "run") {
@@ -27,7 +28,8 @@ class VolumeAdmin : public ::testing::Test {
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.error().code, code) << result.error().to_string();
     for (const std::string& part : parts) {
-      EXPECT_NE(result.error().to_string().find(part), std::string::npos) << "\"" << part << "\" in: " << result.error().to_string();
+      EXPECT_NE(result.error().to_string().find(part), std::string::npos)
+          << "\"" << part << "\" in: " << result.error().to_string();
     }
   }
   void overwrite(std::int64_t offset, Bytes bytes, std::byte value = std::byte{0xAA}) const {
@@ -35,7 +37,9 @@ class VolumeAdmin : public ::testing::Test {
     ASSERT_EQ(write_fully(file.get(), std::vector<std::byte>(static_cast<std::size_t>(bytes), value), offset), 0);
     ASSERT_EQ(::fsync(file.get()), 0);
   }
-  [[nodiscard]] bool exists(const std::string& run_id = "run") const { return std::filesystem::exists(folder_.volume(run_id)); }
+  [[nodiscard]] bool exists(const std::string& run_id = "run") const {
+    return std::filesystem::exists(folder_.volume(run_id));
+  }
   static std::size_t open_descriptors() {
     std::size_t count = 0;
     for ([[maybe_unused]] const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) ++count;
@@ -48,25 +52,29 @@ class VolumeAdmin : public ::testing::Test {
 
 TEST_F(VolumeAdmin, BlocksAreRealAndTheFileHasItsWholeLength) {
   ASSERT_OK(create());
-  struct stat status{};
+  struct stat status {};
   ASSERT_EQ(::stat(folder_.volume("run").c_str(), &status), 0);
   EXPECT_EQ(status.st_size, VolumeLayout::make(small_geometry(), 1, 4096)->file_bytes(0));
   EXPECT_GE(status.st_blocks * 512, status.st_size);
 }
 
 TEST_F(VolumeAdmin, PathsThatCannotBeUsedAreRefusedBeforeAnythingIsMade) {
-  const std::vector<std::pair<std::string, std::string>> paths{{folder_.path() + "/missing", "No such file"}, {"/proc/self/exe", "Not a directory"}, {"/proc", "/proc"}};
+  const std::vector<std::pair<std::string, std::string>> paths{
+      {folder_.path() + "/missing", "No such file"}, {"/proc/self/exe", "Not a directory"}, {"/proc", "/proc"}};
   for (const auto& [path, reason] : paths) {
-    expect_error(VolumeSet::create({folder_.path(), path}, "run", small_geometry(), options_), ErrorCode::kPreflight, {path, reason});
+    expect_error(VolumeSet::create({folder_.path(), path}, "run", small_geometry(), options_), ErrorCode::kPreflight,
+                 {path, reason});
     EXPECT_FALSE(exists());
   }
   expect_error(VolumeSet::create({}, "run", small_geometry(), options_), ErrorCode::kPreflight, {"no path"});
 }
 
 TEST_F(VolumeAdmin, TheSamePathTwiceIsRefused) {
-  expect_error(VolumeSet::create({folder_.path(), folder_.path() + "/."}, "run", small_geometry(), options_), ErrorCode::kPreflight, {"same folder"});
+  expect_error(VolumeSet::create({folder_.path(), folder_.path() + "/."}, "run", small_geometry(), options_),
+               ErrorCode::kPreflight, {"same folder"});
   std::filesystem::create_symlink(std::filesystem::absolute(folder_.path()), folder_.path() + "/link");
-  expect_error(VolumeSet::create({folder_.path(), folder_.path() + "/link"}, "run", small_geometry(), options_), ErrorCode::kPreflight, {"same folder"});
+  expect_error(VolumeSet::create({folder_.path(), folder_.path() + "/link"}, "run", small_geometry(), options_),
+               ErrorCode::kPreflight, {"same folder"});
 }
 
 TEST_F(VolumeAdmin, TooLittleSpaceNamesPathWantedAndFree) {
@@ -147,7 +155,8 @@ TEST_F(VolumeAdmin, OtherNumbersAndMixesOfPathsAreRefused) {
   std::filesystem::copy_file(a + "/headrace-run.volume", c + "/headrace-run.volume");
   expect_error(VolumeSet::open({a, c}, "run", options_), ErrorCode::kIo, {"twice"});
   ASSERT_OK(VolumeSet::create({c}, "run2", small_geometry(), options_));
-  expect_error(VolumeSet::open({a, b, c}, "run2", options_, std::chrono::milliseconds(0)), ErrorCode::kPreflight, {"No such file"});
+  expect_error(VolumeSet::open({a, b, c}, "run2", options_, std::chrono::milliseconds(0)), ErrorCode::kPreflight,
+               {"No such file"});
 }
 
 TEST_F(VolumeAdmin, TwoRunsOnOnePathHaveTheirOwnFiles) {
@@ -248,7 +257,7 @@ TEST_F(VolumeAdmin, ManyOpeningsLeakNoDescriptor) {
 }
 
 TEST_F(VolumeAdmin, WithoutDirectIoAutoSaysSoAndDirectRefuses) {
-  struct statfs status{};
+  struct statfs status {};
   if (::statfs("/dev/shm", &status) != 0 || status.f_type != 0x01021994) GTEST_SKIP() << "/dev/shm is no tmpfs";
   const TestFolder memory("/dev/shm");
   ::testing::internal::CaptureStderr();
@@ -265,7 +274,8 @@ TEST_F(VolumeAdmin, WithoutDirectIoAutoSaysSoAndDirectRefuses) {
   ASSERT_OK((*set)->read({&read, 1}).wait(soon()));
   EXPECT_TRUE(in.equals(out, 64 * kKiB));
   options_.mode = IoMode::kDirect;
-  expect_error(VolumeSet::create(memory.paths(), "second", small_geometry(), options_), ErrorCode::kPreflight, {"direct I/O is not possible", "headrace.io.mode"});
+  expect_error(VolumeSet::create(memory.paths(), "second", small_geometry(), options_), ErrorCode::kPreflight,
+               {"direct I/O is not possible", "headrace.io.mode"});
   EXPECT_FALSE(std::filesystem::exists(memory.volume("second")));
 }
 
@@ -289,10 +299,10 @@ TEST_F(VolumeAdmin, ModeBufferedAndBothBackendsReadEachOthersFiles) {
 
 TEST(FolderProbe, TellsTheAlignmentOfDirectIo) {
   const TestFolder folder;
-  const auto probe = probe_folder(folder.path());
-  ASSERT_OK(probe);
-  EXPECT_GE(probe->alignment, 4096);
-  EXPECT_TRUE(probe->direct || !probe->why_buffered.empty());
+  FolderProbe probe;
+  ASSERT_OK(probe_writing(folder.path(), probe));
+  EXPECT_GE(probe.alignment, 4096);
+  EXPECT_NE(probe.direct, !probe.why_buffered.empty());
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Volumes and processes: locks of others, deaths in mid-write, limits, full disks. Children are forked before this process
-// has a thread and speak through pipes, so that nothing waits for a clock.
+// Volumes and processes: locks of others, deaths in mid-write, limits, full disks. Children are forked before this
+// process has a thread and speak through pipes, so that nothing waits for a clock.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -160,7 +160,8 @@ TEST_F(VolumeProcess, AfterAKillTheLastCommittedStepIsWhole) {
     options.backend = seed % 2 == 0 ? IoBackendChoice::kThreads : IoBackendChoice::kAuto;
     Child child([&](int pipe) { return write_steps(paths, options, pipe); });
     const std::uint64_t steps = 1 + random() % 8;
-    for (std::uint64_t step = 1; step <= steps; ++step) ASSERT_EQ(child.next(), static_cast<int>(step)) << "seed " << seed;
+    for (std::uint64_t step = 1; step <= steps; ++step)
+      ASSERT_EQ(child.next(), static_cast<int>(step)) << "seed " << seed;
     for (std::uint64_t spins = random() % 300'000; spins > 0; --spins) asm volatile("");
     child.kill();
     EXPECT_EQ(child.wait(), -SIGKILL);
@@ -203,6 +204,22 @@ TEST_F(VolumeProcess, ALimitThatComesLaterFailsTheTransferWithTheSystemsWord) {
   }
 }
 
+// Fills the disk beside the volume of "run", then opens and uses that volume: its blocks are its own.
+bool goes_on_when_full(const std::string& mount) {
+  const UniqueFd filler(::open((mount + "/filler").c_str(), O_CREAT | O_RDWR, 0600));
+  const std::vector<std::byte> bytes(64 * 1024, std::byte{1});
+  std::int64_t offset = 0;
+  while (write_fully(filler.get(), bytes, offset) == 0) offset += 64 * 1024;
+  for (std::size_t i = 0; i < 16 && write_fully(filler.get(), std::span(bytes).first(4096), offset) == 0; ++i)
+    offset += 4096;
+  auto set = VolumeSet::open({mount}, "run", {});
+  if (!set.ok()) return false;
+  Payload payload(kMiB, (*set)->payload_alignment());
+  const TileTransfer transfer{{0, 3, 1}, {1, 0}, payload.fill(1).data()};
+  return (*set)->write({&transfer, 1}).wait(soon()).ok() && (*set)->write_record({1, {}}).ok() &&
+         (*set)->read({&transfer, 1}).wait(soon()).ok();
+}
+
 TEST_F(VolumeProcess, AFullDiskIsRefusedWithWantedAndFreeBytesAndLeavesNothing) {
   if (::geteuid() != 0) GTEST_SKIP() << "mounting a small file system needs root";
   const std::string mount = std::filesystem::absolute(folder_.make_folder("mount"));
@@ -215,17 +232,20 @@ TEST_F(VolumeProcess, AFullDiskIsRefusedWithWantedAndFreeBytesAndLeavesNothing) 
     }
     const auto set = VolumeSet::create({mount}, "run", small_geometry(64, kMiB), {});
     const std::string text = text_of(set);
-    const bool named = text.find(mount) != std::string::npos && text.find("free") != std::string::npos && text.find("MiB") != std::string::npos;
+    const bool named = text.find(mount) != std::string::npos && text.find("free") != std::string::npos &&
+                       text.find("MiB") != std::string::npos;
     say(pipe, !set.ok() && set.error().code == ErrorCode::kPreflight && named ? 1 : 2);
     say(pipe, std::filesystem::is_empty(mount) ? 1 : 2);
     say(pipe, VolumeSet::create({mount}, "run", small_geometry(4, kMiB), {}).ok() ? 1 : 2);
+    say(pipe, goes_on_when_full(mount) ? 1 : 2);
     return 0;
   });
   const int first = child.next();
   if (first == 0) GTEST_SKIP() << "this container may not mount";
   EXPECT_EQ(first, 1);
-  EXPECT_EQ(child.next(), 1);
-  EXPECT_EQ(child.next(), 1);
+  EXPECT_EQ(child.next(), 1) << "something was left";
+  EXPECT_EQ(child.next(), 1) << "a smaller one does not fit either";
+  EXPECT_EQ(child.next(), 1) << "a volume cannot be used any more when the rest of its disk is full";
   EXPECT_EQ(child.wait(), 0);
 }
 

@@ -20,7 +20,8 @@ class VolumeSetTest : public ::testing::TestWithParam<IoBackendChoice> {
  protected:
   void SetUp() override {
     options_.backend = GetParam();
-    if (auto made = backend_candidates(GetParam()).front().make(); !made.ok()) GTEST_SKIP() << "refused here: " << made.error().to_string();
+    if (auto made = backend_candidates(GetParam()).front().make(); !made.ok())
+      GTEST_SKIP() << "refused here: " << made.error().to_string();
   }
   std::unique_ptr<VolumeSet> create(const VolumeGeometry& geometry) {
     auto made = VolumeSet::create(folder_.paths(), "run", geometry, options_);
@@ -106,7 +107,9 @@ TEST_P(VolumeSetTest, ManyTilesOnThreePathsAndTwoSlotsSurviveACloseInAnyOrderOfP
       for (std::int64_t tile = 0; tile < geometry.streams[stream].tiles; ++tile) {
         payloads.emplace_back(extent, (*set)->payload_alignment());
         payloads.back().fill(payloads.size());
-        transfers.push_back({{stream, tile, slot}, {static_cast<std::uint64_t>(tile) + 1, static_cast<std::uint32_t>(slot)}, payloads.back().data()});
+        transfers.push_back({{stream, tile, slot},
+                             {static_cast<std::uint64_t>(tile) + 1, static_cast<std::uint32_t>(slot)},
+                             payloads.back().data()});
       }
     }
   }
@@ -123,7 +126,8 @@ TEST_P(VolumeSetTest, ManyTilesOnThreePathsAndTwoSlotsSurviveACloseInAnyOrderOfP
   ASSERT_OK(move((*again)->read(transfers)));
   for (std::size_t i = 0; i < transfers.size(); ++i) {
     const auto& shape = geometry.streams[transfers[i].address.stream];
-    const Bytes bytes = transfers[i].address.tile + 1 == shape.tiles ? shape.last_tile_payload_bytes : shape.tile_payload_bytes;
+    const Bytes bytes =
+        transfers[i].address.tile + 1 == shape.tiles ? shape.last_tile_payload_bytes : shape.tile_payload_bytes;
     EXPECT_TRUE(back[i].equals(payloads[i], bytes)) << i;
   }
 }
@@ -136,11 +140,12 @@ TEST_P(VolumeSetTest, AWrongStampIsAnErrorThatNamesTheField) {
   const auto version = read(*set, {{0, 2, 1}, {8, 1}, payload.data()});
   ASSERT_FALSE(version.ok());
   EXPECT_EQ(version.error().code, ErrorCode::kIo);
-  for (const std::string& part : {std::string("step version: wanted 8, had 7"), std::string("stream 0 tile 2 slot 1"), folder_.volume("run"),
-                                  fmt::format("offset {}", offset_of(*set, 2, 1))}) {
+  for (const std::string& part : {std::string("step version: wanted 8, had 7"), std::string("stream 0 tile 2 slot 1"),
+                                  folder_.volume("run"), fmt::format("offset {}", offset_of(*set, 2, 1))}) {
     EXPECT_NE(version.error().message.find(part), std::string::npos) << version.error().message;
   }
-  EXPECT_NE(text_of(read(*set, {{0, 2, 1}, {7, 2}, payload.data()})).find("attempt: wanted 2, had 1"), std::string::npos);
+  EXPECT_NE(text_of(read(*set, {{0, 2, 1}, {7, 2}, payload.data()})).find("attempt: wanted 2, had 1"),
+            std::string::npos);
   EXPECT_NE(text_of(read(*set, {{0, 2, 0}, {7, 1}, payload.data()})).find("never written"), std::string::npos);
   EXPECT_TRUE(read(*set, {{0, 2, 1}, {7, 1}, payload.data()}).ok()) << "the set goes on after an error";
 }
@@ -182,7 +187,8 @@ TEST_P(VolumeSetTest, TheFirstErrorOfABatchWinsAndTheOthersAreCounted) {
   ASSERT_NE(set, nullptr);
   Payload payload(4 * 4096, set->payload_alignment());
   std::vector<TileTransfer> transfers;
-  for (std::int64_t tile = 0; tile < 4; ++tile) transfers.push_back({{0, tile, 0}, {1, 0}, payload.data() + tile * 4096});
+  for (std::int64_t tile = 0; tile < 4; ++tile)
+    transfers.push_back({{0, tile, 0}, {1, 0}, payload.data() + tile * 4096});
   const auto outcome = move(set->read(transfers));
   ASSERT_FALSE(outcome.ok());
   EXPECT_NE(outcome.error().message.find("never written"), std::string::npos) << outcome.error().message;
@@ -192,7 +198,8 @@ TEST_P(VolumeSetTest, NothingToMoveIsDoneAtOnceAndStillNotifies) {
   auto set = create(small_geometry());
   ASSERT_NE(set, nullptr);
   std::uint64_t told = 0;
-  Ticket ticket = set->read({}, {[](void* context, std::uint64_t tag) noexcept { *static_cast<std::uint64_t*>(context) = tag; }, &told, 77});
+  Ticket ticket = set->read(
+      {}, {[](void* context, std::uint64_t tag) noexcept { *static_cast<std::uint64_t*>(context) = tag; }, &told, 77});
   EXPECT_TRUE(ticket.ready());
   EXPECT_EQ(told, 77U);
   ASSERT_OK(ticket.wait(soon()));
@@ -205,7 +212,9 @@ TEST_P(VolumeSetTest, TheSinkIsToldBeforeTheTicketIsReady) {
   ASSERT_NE(set, nullptr);
   Payload payload(64 * kKiB, set->payload_alignment());
   std::atomic<std::uint64_t> told{0};
-  const CompletionSink sink{[](void* context, std::uint64_t tag) noexcept { static_cast<std::atomic<std::uint64_t>*>(context)->store(tag); }, &told, 5};
+  const CompletionSink sink{
+      [](void* context, std::uint64_t tag) noexcept { static_cast<std::atomic<std::uint64_t>*>(context)->store(tag); },
+      &told, 5};
   const TileTransfer transfer{{0, 0, 0}, {1, 0}, payload.fill(3).data()};
   Ticket ticket = set->write({&transfer, 1}, sink);
   ASSERT_OK(ticket.wait(soon()));
@@ -217,7 +226,8 @@ TEST_P(VolumeSetTest, AddressesAndBuffersThatCannotBeAreErrors) {
   auto set = create(small_geometry());
   ASSERT_NE(set, nullptr);
   Payload payload(128 * kKiB, set->payload_alignment());
-  for (const TileAddress& address : {TileAddress{1, 0, 0}, TileAddress{0, 4, 0}, TileAddress{0, -1, 0}, TileAddress{0, 0, 2}, TileAddress{0, 0, -1}}) {
+  for (const TileAddress& address : {TileAddress{1, 0, 0}, TileAddress{0, 4, 0}, TileAddress{0, -1, 0},
+                                     TileAddress{0, 0, 2}, TileAddress{0, 0, -1}}) {
     EXPECT_FALSE(write(*set, {address, {1, 0}, payload.data()}).ok());
   }
   EXPECT_FALSE(write(*set, {{0, 0, 0}, {1, 0}, payload.data() + 512}).ok());
@@ -286,7 +296,8 @@ TEST_P(VolumeSetTest, TwoThreadsUseOneSetAtOnce) {
     for (std::int64_t tile = first; tile < first + 32; ++tile) {
       const auto wrote = write(*set, {{0, tile, 0}, {1, 0}, out.fill(static_cast<std::uint64_t>(tile)).data()});
       const auto got = read(*set, {{0, tile, 0}, {1, 0}, in.data()});
-      if (!wrote.ok() || !got.ok() || !in.equals(out, 16 * kKiB)) ADD_FAILURE() << tile << text_of(wrote) << text_of(got);
+      if (!wrote.ok() || !got.ok() || !in.equals(out, 16 * kKiB))
+        ADD_FAILURE() << tile << text_of(wrote) << text_of(got);
     }
   };
   std::thread other(work, 32);
@@ -336,7 +347,9 @@ TEST_P(VolumeSetTest, DescribesWhatIsInUse) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, VolumeSetTest, ::testing::Values(IoBackendChoice::kUring, IoBackendChoice::kThreads),
-                         [](const auto& suite) { return suite.param == IoBackendChoice::kUring ? "uring" : "threads"; });
+                         [](const auto& suite) {
+                           return suite.param == IoBackendChoice::kUring ? "uring" : "threads";
+                         });
 
 }  // namespace
 }  // namespace headrace::io
