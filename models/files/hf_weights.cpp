@@ -119,8 +119,8 @@ Result<void> HfWeights::open_shards(const std::string& index_path) {
     const std::size_t shard = shards.at(name);
     const StoredTensor* stored = files_[shard].find(tensor);
     if (stored == nullptr) {
-      const auto other = std::find_if(files_.begin(), files_.end(),
-                                      [&](const SafetensorsFile& file) { return file.find(tensor) != nullptr; });
+      const auto has_it = [&wanted = tensor](const SafetensorsFile& file) { return file.find(wanted) != nullptr; };
+      const auto other = std::find_if(files_.begin(), files_.end(), has_it);
       return make_error(ErrorCode::kConfig,
                         fmt::format("{} says that '{}' is in {}, but {}", index_path, tensor, name,
                                     other == files_.end() ? std::string("no shard has it")

@@ -92,8 +92,8 @@ Result<void> SafetensorsFile::read_bytes(const StoredTensor& tensor, Bytes first
   const Bytes bytes = tensor.end - tensor.begin;
   const auto wanted = static_cast<Bytes>(out.size());
   if (first_byte < 0 || first_byte > bytes || wanted > bytes - first_byte) {
-    return make_error(ErrorCode::kFailed, fmt::format("{}: bytes {} to {} of '{}' were asked for, it has {}", path_,
-                                                      first_byte, first_byte + wanted, tensor.name, bytes));
+    return make_error(ErrorCode::kFailed, fmt::format("{}: {} bytes from {} on of '{}' were asked for, it has {}",
+                                                      path_, wanted, first_byte, tensor.name, bytes));
   }
   return file_.read_exact(data_offset_ + tensor.begin + first_byte, out);
 }
@@ -107,9 +107,8 @@ Result<void> SafetensorsFile::read_range(const StoredTensor& tensor, std::int64_
         "Convert the weights to one of these dtypes first.");
   }
   if (first_element < 0 || count < 0 || first_element > tensor.elements || count > tensor.elements - first_element) {
-    return make_error(ErrorCode::kFailed,
-                      fmt::format("{}: elements {} to {} of '{}' were asked for, it has {}", path_, first_element,
-                                  first_element + count, tensor.name, tensor.elements));
+    return make_error(ErrorCode::kFailed, fmt::format("{}: {} elements from {} on of '{}' were asked for, it has {}",
+                                                      path_, count, first_element, tensor.name, tensor.elements));
   }
   const Bytes stored_bytes = dtype_bytes(*tensor.dtype);
   if (*tensor.dtype == dtype) {
