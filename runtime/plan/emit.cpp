@@ -262,7 +262,7 @@ class Emitter {
     TilePlace weights, optimizer, gradient;
   };
   [[nodiscard]] TilePlaces places(const Tile& tile) const {
-    const TileFacts sizes = facts_.tile(tile.unit, tile.tile);
+    const TileFacts& sizes = facts_.tile(tile.unit, tile.tile);
     TilePlaces places;
     Bytes next = 0;
     const auto in_ring = [&](bool needed, TilePlace& place, Bytes bytes) {
@@ -294,7 +294,7 @@ class Emitter {
     if (issued_ >= ring_tiles_.size()) return;
     const Tile& tile = tiles_[ring_tiles_[issued_++]];
     if (!tile.needs.any_read()) return;
-    const TileFacts sizes = facts_.tile(tile.unit, tile.tile);
+    const TileFacts& sizes = facts_.tile(tile.unit, tile.tile);
     const TilePlaces place = places(tile);
     Operation& read = add(OperationKind::kReadState, Lane::kNvmeRead, tile.unit);
     read.tile = tile.tile;
@@ -326,7 +326,7 @@ class Emitter {
   }
 
   void update_tile(const Tile& tile, OperationId norm) {
-    const TileFacts sizes = facts_.tile(tile.unit, tile.tile);
+    const TileFacts& sizes = facts_.tile(tile.unit, tile.tile);
     const TilePlaces place = places(tile);
     Operation& update = add(OperationKind::kUpdate, Lane::kCpuOptimizer, tile.unit);
     update.tile = tile.tile;

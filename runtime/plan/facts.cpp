@@ -63,6 +63,16 @@ Result<void> validate_tiles(const PlanInput& input) {
   return {};
 }
 
+TileFacts tile_facts(const PlanInput& input, UnitId unit, std::int64_t tile) {
+  TileFacts facts;
+  facts.length = tile_length(input, unit, tile);
+  facts.optimizer =
+      round_up(optimizer_layout(input.state_format, input.weights_dtype, facts.length).bytes, input.alignment);
+  facts.weights = round_up(facts.length * dtype_bytes(input.weights_dtype), input.alignment);
+  facts.gradient = round_up(facts.length * dtype_bytes(input.gradient_dtype), input.alignment);
+  return facts;
+}
+
 }  // namespace
 
 Result<void> validate(const PlanInput& input) {
@@ -87,16 +97,6 @@ Result<void> validate(const PlanInput& input) {
   return validate_tiles(input);
 }
 
-TileFacts Facts::tile(UnitId unit, std::int64_t tile) const {
-  TileFacts facts;
-  facts.length = tile_length(*input, unit, tile);
-  facts.optimizer =
-      round_up(optimizer_layout(input->state_format, input->weights_dtype, facts.length).bytes, input->alignment);
-  facts.weights = round_up(facts.length * dtype_bytes(input->weights_dtype), input->alignment);
-  facts.gradient = round_up(facts.length * dtype_bytes(input->gradient_dtype), input->alignment);
-  return facts;
-}
-
 Facts make_facts(const PlanInput& input) {
   Facts facts;
   facts.input = &input;
@@ -111,8 +111,12 @@ Facts make_facts(const PlanInput& input) {
     unit.tiles = num_tiles(input, u);
     unit.trained = unit.tiles > 0 && any_trained_tensor(info);
     unit.update_reads_weights = unit.trained && (!has_master || any_frozen_tensor(info));
+    if (unit.tiles > 0) {
+      unit.full_tile = tile_facts(input, u, 0);
+      unit.last_tile = tile_facts(input, u, unit.tiles - 1);
+    }
     for (std::int64_t t = 0; t < unit.tiles; ++t) {
-      const TileFacts tile = facts.tile(u, t);
+      const TileFacts& tile = t + 1 == unit.tiles ? unit.last_tile : unit.full_tile;
       unit.weights_bytes += tile.weights;
       unit.weights_disk_bytes += facts.disk(tile.weights);
       if (!unit.trained) continue;

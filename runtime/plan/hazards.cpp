@@ -67,15 +67,16 @@ class Accesses {
   std::map<Bytes, Segment> segments_;  // by first byte; the last one is open
 };
 
-// Knows what is complete when an operation starts, and drops the dependencies that add nothing.
+// Knows what has happened when an operation starts, and drops the dependencies that add nothing.
 class Pruner {
  public:
-  explicit Pruner(std::size_t operations) : clocks_(operations), consumer_(operations) {
-    for (auto& consumers : consumer_) consumers.fill(-1);
+  explicit Pruner(std::size_t operations) : clocks_(operations), waiting_(operations, nothing()) {
+    lane_clock_.fill(nothing());
   }
 
   void prune(Operation& op, OperationId id, const std::vector<Operation>& operations) {
-    Clock clock = lane_clock_[at(static_cast<int>(op.lane))];
+    const auto lane = at(static_cast<int>(op.lane));
+    Clock clock = lane_clock_[lane];
     std::sort(op.dependencies.begin(), op.dependencies.end(), std::greater<>());
     op.dependencies.erase(std::unique(op.dependencies.begin(), op.dependencies.end()), op.dependencies.end());
     std::vector<OperationId> kept;
@@ -83,41 +84,36 @@ class Pruner {
       if (is_implied(dependency, clock, operations)) continue;
       kept.push_back(dependency);
       const Clock& other = clocks_[at(dependency)];
-      for (std::size_t lane = 0; lane < clock.size(); ++lane) clock[lane] = std::max(clock[lane], other[lane]);
-      const auto lane = at(static_cast<int>(op.lane));
-      if (!is_asynchronous(op.lane) && consumer_[at(dependency)][lane] < 0) consumer_[at(dependency)][lane] = id;
+      for (std::size_t i = 0; i < clock.size(); ++i) clock[i] = std::max(clock[i], other[i]);
+      if (waiting_[at(dependency)][lane] < 0) waiting_[at(dependency)][lane] = id;
     }
     std::reverse(kept.begin(), kept.end());
     op.dependencies = std::move(kept);
-    // What is complete when this one ends. An asynchronous lane passes on only what was complete when it started.
-    const auto lane = at(static_cast<int>(op.lane));
-    if (is_asynchronous(op.lane)) {
-      lane_clock_[lane] = clock;
-    } else {
-      clock[lane] = id;
-      lane_clock_[lane] = clock;
-    }
-    clocks_[at(id)] = clock;
+    clock[lane] = id;
+    lane_clock_[lane] = clocks_[at(id)] = clock;
   }
 
  private:
-  struct Clock : std::array<OperationId, kNumLanes> {  // per synchronous lane: the last operation known to be complete
-    Clock() : std::array<OperationId, kNumLanes>() { fill(-1); }
-  };
+  // Per lane the last operation that is known to be complete; on an asynchronous lane: to have started.
+  using Clock = std::array<OperationId, kNumLanes>;
+  static Clock nothing() {
+    Clock clock;
+    clock.fill(-1);
+    return clock;
+  }
 
   [[nodiscard]] bool is_implied(OperationId dependency, const Clock& clock,
                                 const std::vector<Operation>& operations) const {
     const Lane lane = operations[at(dependency)].lane;
     if (!is_asynchronous(lane)) return clock[at(static_cast<int>(lane))] >= dependency;
-    const auto& consumers = consumer_[at(dependency)];
-    for (std::size_t i = 0; i < consumers.size(); ++i)
-      if (consumers[i] >= 0 && clock[i] >= consumers[i]) return true;
+    const Clock& waiting = waiting_[at(dependency)];  // it was complete when any of these started
+    for (std::size_t i = 0; i < waiting.size(); ++i)
+      if (waiting[i] >= 0 && clock[i] >= waiting[i]) return true;
     return false;
   }
 
-  std::vector<Clock> clocks_;  // when the operation ends
-  std::vector<std::array<OperationId, kNumLanes>>
-      consumer_;  // of an asynchronous operation: the first that waits for it, per lane
+  std::vector<Clock> clocks_;   // when the operation is complete
+  std::vector<Clock> waiting_;  // per lane: the first operation that waits for it
   std::array<Clock, kNumLanes> lane_clock_;
 };
 

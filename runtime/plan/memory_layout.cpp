@@ -22,7 +22,7 @@ Buffer buffer_of(BufferKind kind, Tier tier, UnitId unit, Bytes bytes, bool held
 // What leaves the device during a stage stays a stage longer when moves overlap with compute, so that the next stage
 // needs not wait for it.
 std::int64_t out_end(const Timeline& timeline, const Choices& choices, std::int32_t stage) {
-  if (choices.prefetch_units == 0 || stage + 1 >= timeline.num_compute) return timeline.stage(stage).out();
+  if (!choices.overlap_out || stage + 1 >= timeline.num_compute) return timeline.stage(stage).out();
   return timeline.stage(stage + 1).last_compute();
 }
 
@@ -81,15 +81,18 @@ void add_ring(HostLayout& layout, const Facts& facts, const Timeline& timeline, 
   UnitId first = -1;
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     if (!facts.unit(u).trained) continue;
-    for (std::int64_t t = 0; t < facts.unit(u).tiles; ++t) {
+    // Tiles differ in length (the last one) and in whether their optimizer state is held (the first ones).
+    const std::int64_t count = facts.unit(u).tiles, streamed = std::min(choices.held_tiles[at(u)], count - 1);
+    for (const std::int64_t t : {std::int64_t{0}, streamed, count - 1}) {
       const TileNeeds needs = tile_needs(facts, choices, u, t, resident[at(u)]);
-      if (!needs.any_buffer()) continue;
-      const TileFacts tile = facts.tile(u, t);
+      const TileFacts& tile = facts.tile(u, t);
       slot = std::max(slot, (needs.buffer_optimizer ? tile.optimizer : 0) + (needs.buffer_weights ? tile.weights : 0) +
                                 (needs.buffer_gradient ? tile.gradient : 0));
-      if (first < 0) first = u;
-      ++tiles;
     }
+    const bool all = !resident[at(u)] || choices.spilled[at(u)];
+    const std::int64_t in_ring = all ? count : count - std::min(choices.held_tiles[at(u)], count);
+    if (in_ring > 0 && first < 0) first = u;
+    tiles += in_ring;
   }
   layout.ring_before_norm = choices.prefetch_units > 0 && first >= 0 && !choices.spilled[at(first)];
   const std::int64_t begin =

@@ -15,30 +15,34 @@ constexpr std::size_t kMaxFittedBuffers = 1500;
 
 using Order = std::vector<std::size_t>;
 
+struct Placed {
+  Bytes begin = 0, end = 0;
+  Life life;
+};
+
 // Takes buffers in the given order; each goes into the tightest gap between the buffers that live with it.
 Bytes fit(std::vector<Buffer>& buffers, const std::vector<Life>& lives, const Order& order, Bytes base) {
   Bytes top = base;
-  Order placed;  // sorted by offset
+  std::vector<Placed> placed;  // by begin
   placed.reserve(order.size());
   for (const std::size_t index : order) {
     Buffer& buffer = buffers[index];
-    const Life& life = lives[index];
+    const Life life = lives[index];
     Bytes best = -1, best_gap = 0, end = base;
-    for (const std::size_t other : placed) {
-      if (lives[other].end < life.begin || lives[other].begin > life.end) continue;
-      const Bytes gap = buffers[other].offset - end;
+    for (const Placed& other : placed) {
+      if (other.life.end < life.begin || other.life.begin > life.end) continue;
+      const Bytes gap = other.begin - end;
       if (gap >= buffer.bytes && (best < 0 || gap < best_gap)) {
         best = end;
         best_gap = gap;
       }
-      end = std::max(end, buffers[other].offset + buffers[other].bytes);
+      end = std::max(end, other.end);
     }
     buffer.offset = best >= 0 ? best : end;
     top = std::max(top, buffer.offset + buffer.bytes);
-    const auto position =
-        std::upper_bound(placed.begin(), placed.end(), buffer.offset,
-                         [&](Bytes offset, std::size_t other) { return offset < buffers[other].offset; });
-    placed.insert(position, index);
+    const auto position = std::upper_bound(placed.begin(), placed.end(), buffer.offset,
+                                           [](Bytes offset, const Placed& other) { return offset < other.begin; });
+    placed.insert(position, {buffer.offset, buffer.offset + buffer.bytes, life});
   }
   return top;
 }

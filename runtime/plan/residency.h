@@ -13,6 +13,7 @@ namespace headrace::runtime::planning {
 struct Choices {
   std::int32_t prefetch_units = 0;  // stages that a read of weights starts ahead of its use
   std::int32_t tile_buffers = 2;
+  bool overlap_out = false;  // gradients leave the device while the next stage computes
   // Weights that are not held stay between two visits that are at most so many stages apart: around the turn from
   // forward to backward of a group, and elsewhere (backward to the next group's forward or to the update). Farthest
   // next use goes first.

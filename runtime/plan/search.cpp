@@ -14,11 +14,13 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 // on moving less.
 struct Pipeline {
   std::int32_t prefetch_units, tile_buffers;
+  bool overlap_out;
 };
-constexpr std::array<Pipeline, 6> kPipeline = {{{0, 2}, {1, 2}, {1, 4}, {2, 4}, {2, 8}, {2, 12}}};
+constexpr std::array<Pipeline, 7> kPipeline = {
+    {{0, 2, false}, {1, 2, false}, {1, 4, false}, {1, 4, true}, {2, 4, true}, {2, 8, true}, {2, 12, true}}};
 
 // Optimizer tiles begin to be held in so many steps; more steps use a budget better and compile longer.
-constexpr std::int64_t kTileSteps = 64;
+constexpr std::int64_t kTileSteps = 32;
 
 }  // namespace
 
@@ -99,10 +101,11 @@ bool Ladder::upgrade() {
 }
 
 bool Ladder::upgrade_pipeline() {
-  if (!facts_.any_nvme && !facts_.input->force_copies) return false;  // nothing runs ahead
   if (pipeline_step_ + 1 >= static_cast<int>(kPipeline.size())) return false;
   const Pipeline& next = kPipeline[at(++pipeline_step_)];
-  device_changed_ = device_changed_ || rung_.choices.prefetch_units != next.prefetch_units;
+  device_changed_ = device_changed_ || rung_.choices.prefetch_units != next.prefetch_units ||
+                    rung_.choices.overlap_out != next.overlap_out;
+  rung_.choices.overlap_out = next.overlap_out;
   rung_.choices.prefetch_units = next.prefetch_units;
   rung_.choices.tile_buffers = next.tile_buffers;
   return true;

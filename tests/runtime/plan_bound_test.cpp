@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "plan_support.h"
+
+namespace headrace::runtime {
+namespace {
+
+Rates rates_for(const PlanInput& input) {
+  Rates rates;
+  rates.forward_seconds.assign(input.model.units.size(), 1.0);
+  rates.backward_seconds.assign(input.model.units.size(), 2.0);
+  rates.update_seconds_per_element = 1e-5;
+  rates.gradient_out_seconds_per_element = 1e-6;
+  rates.copy_bytes_per_s = 1e6;
+  rates.read_bytes_per_s = 1e6;
+  rates.write_bytes_per_s = 5e5;
+  rates.mixed_bytes_per_s = 8e5;
+  rates.io_cpu_seconds_per_byte = 1e-7;
+  rates.cores = 2;
+  return rates;
+}
+
+PlanInput streamed_input() {
+  PlanInput input = make_input(make_transformer({2, 8'192, 8'192, 8'192}));
+  input.cache = false;
+  input.micro_batches = 2;
+  input.activations = ActivationPolicy::kRecompute;
+  return input;
+}
+
+TEST(BoundOf, AddsUpTheWorkOfEachResource) {
+  const PlanInput input = streamed_input();
+  const Result<Plan> plan = compile_plan(input);
+  ASSERT_TRUE(plan.ok());
+  const Bound bound = bound_of(*plan, rates_for(input));
+  // 3 forward units, 4 backward units, 2 of them computed again, 2 micro-batches each.
+  EXPECT_DOUBLE_EQ(bound.compute_seconds, 2 * (3 * 1.0 + 4 * 2.0 + 2 * 1.0));
+  const double elements = 4 * 8'192;
+  EXPECT_NEAR(bound.optimizer_seconds, elements * (1e-5 + 1e-6), 1e-9);  // one group: gradients leave once
+  const double read = static_cast<double>(plan->read_bytes_per_step),
+               written = static_cast<double>(plan->write_bytes_per_step);
+  EXPECT_DOUBLE_EQ(bound.io_cpu_seconds, (read + written) * 1e-7 / 2);
+  EXPECT_DOUBLE_EQ(bound.disk_seconds, std::max({read / 1e6, written / 5e5, (read + written) / 8e5}));
+  EXPECT_STREQ(bound.resource(), "cores");
+  EXPECT_DOUBLE_EQ(bound.seconds(), bound.cores_seconds);
+}
+
+TEST(BoundOf, TheDiskBoundsWhereItIsSlow) {
+  const PlanInput input = streamed_input();
+  const Result<Plan> plan = compile_plan(input);
+  ASSERT_TRUE(plan.ok());
+  Rates rates = rates_for(input);
+  rates.read_bytes_per_s = 1e3;
+  EXPECT_STREQ(bound_of(*plan, rates).resource(), "disk");
+}
+
+TEST(DryRun, TakesAtLeastAnyLanesWorkAndAtMostAllOfIt) {
+  for (const bool copies : {false, true}) {
+    PlanInput input = streamed_input();
+    input.force_copies = copies;
+    const Result<Plan> plan = compile_plan(input);
+    ASSERT_TRUE(plan.ok());
+    const Rates rates = rates_for(input);
+    const Bound bound = bound_of(*plan, rates);
+    const Result<double> makespan = dry_run(*plan, rates);
+    ASSERT_TRUE(makespan.ok());
+    const double read = static_cast<double>(plan->read_bytes_per_step) / 1e6;
+    const double written = static_cast<double>(plan->write_bytes_per_step) / 5e5;
+    EXPECT_GE(*makespan, std::max(bound.compute_seconds, written));
+    EXPECT_LE(*makespan, bound.compute_seconds + bound.optimizer_seconds + bound.copy_seconds + read + written + 1e-9);
+  }
+}
+
+TEST(DryRun, MorePrefetchIsNotSlower) {
+  PlanInput input = streamed_input();
+  const Rates rates = rates_for(input);
+  const Result<Plan> roomy = compile_plan(input);
+  input.host_budget = smallest_host_budget(input);
+  const Result<Plan> tight = compile_plan(input);
+  ASSERT_TRUE(roomy.ok() && tight.ok());
+  EXPECT_LT(*dry_run(*roomy, rates), *dry_run(*tight, rates));
+}
+
+TEST(DryRun, ALaneOrderThatDeadlocksIsFound) {
+  const PlanInput input = streamed_input();
+  Result<Plan> plan = compile_plan(input);
+  ASSERT_TRUE(plan.ok());
+  // The first read waits for the commit, which waits for everything.
+  plan->operations.front().dependencies.push_back(static_cast<OperationId>(plan->operations.size()) - 1);
+  const Result<double> stuck = dry_run(*plan, rates_for(input));
+  ASSERT_FALSE(stuck.ok());
+  EXPECT_THAT(stuck.error().message, ::testing::HasSubstr("waits for ever"));
+}
+
+}  // namespace
+}  // namespace headrace::runtime

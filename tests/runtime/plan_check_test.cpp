@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// The checker finds what is planted in sound plans.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <functional>
+#include <random>
+
+#include "plan_support.h"
+#include "runtime/plan/check_order.h"
+
+namespace headrace::runtime {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A tied transformer under memory pressure: streams, spills, recomputes, reuses bytes.
+PlanInput tight_input(bool copies = false) {
+  PlanInput input = make_input(make_transformer({3, 20'480, 40'960, 20'480, 8'192, 40'960, 16'384, true}));
+  input.state_format = cpu_adam::StateFormat::kSplit;
+  input.micro_batches = 4;
+  input.group_size = 2;
+  input.eval_micro_batches = 3;
+  input.force_copies = copies;
+  input.host_budget = smallest_host_budget(input) + 60'000;
+  return input;
+}
+Plan sound(const PlanInput& input) {
+  Result<Plan> plan = compile_plan(input);
+  EXPECT_TRUE(plan.ok());
+  EXPECT_EQ(message_of(check_plan(*plan)), "");
+  return std::move(plan).value();
+}
+Operation& find(Plan& plan, OperationKind kind, int skip = 0) {
+  for (Operation& op : plan.operations)
+    if (op.kind == kind && skip-- == 0) return op;
+  ADD_FAILURE() << "the plan has no " << operation_kind_name(kind);
+  return plan.operations.front();
+}
+BufferUse& use_of(Operation& op, Role role) {
+  for (BufferUse& use : op.uses)
+    if (use.role == role) return use;
+  ADD_FAILURE() << "no such use";
+  return op.uses.front();
+}
+// Removes an operation and renumbers dependencies.
+void erase(Plan& plan, OperationId victim) {
+  plan.operations.erase(plan.operations.begin() + victim);
+  for (Operation& op : plan.operations) {
+    std::erase(op.dependencies, victim);
+    for (OperationId& dependency : op.dependencies) dependency -= dependency > victim ? 1 : 0;
+  }
+}
+
+TEST(CheckPlan, EveryDependencyIsNeeded) {
+  for (const bool copies : {false, true}) {
+    const Plan plan = sound(tight_input(copies));
+    int dropped = 0, implied = 0;
+    for (std::size_t i = 0; i < plan.operations.size(); ++i)
+      for (std::size_t d = 0; d < plan.operations[i].dependencies.size(); ++d, ++dropped) {
+        Plan faulty = plan;
+        auto& dependencies = faulty.operations[i].dependencies;
+        const OperationId lost = dependencies[d];
+        dependencies.erase(dependencies.begin() + static_cast<std::ptrdiff_t>(d));
+        if (checking::Order(faulty.operations).holds(lost, static_cast<OperationId>(i))) {
+          ++implied;  // another path says the same
+          continue;
+        }
+        EXPECT_FALSE(check_plan(faulty).ok()) << checking::describe(plan.operations, static_cast<OperationId>(i))
+                                              << " without waiting for " << checking::describe(plan.operations, lost);
+      }
+    EXPECT_GT(dropped, 100);
+    EXPECT_LT(implied, dropped / 10);
+  }
+}
+
+TEST(CheckPlan, EveryOperationIsNeeded) {
+  for (const bool copies : {false, true}) {
+    const Plan plan = sound(tight_input(copies));
+    for (OperationId id = 0; id < static_cast<OperationId>(plan.operations.size()); ++id) {
+      Plan faulty = plan;
+      erase(faulty, id);
+      EXPECT_FALSE(check_plan(faulty).ok()) << "without " << checking::describe(plan.operations, id);
+    }
+  }
+}
+
+TEST(CheckPlan, NoBufferCanTakeThePlaceOfAnother) {
+  const Plan plan = sound(tight_input());
+  std::mt19937_64 random(20'260'301);
+  int tried = 0;
+  for (std::size_t i = 0; i < plan.operations.size(); ++i)
+    for (std::size_t u = 0; u < plan.operations[i].uses.size(); ++u) {
+      const BufferUse& use = plan.operations[i].uses[u];
+      const bool is_scratch =
+          use.role == Role::kWorkspace || (use.role == Role::kSaved && plan.operations[i].pass == Pass::kBackward);
+      if (use.buffer == kNoBuffer || is_scratch) continue;
+      Plan faulty = plan;
+      const auto other = static_cast<BufferId>(random() % plan.buffers.size());
+      const Buffer &from = plan.buffers[static_cast<std::size_t>(use.buffer)],
+                   &to = plan.buffers[static_cast<std::size_t>(other)];
+      if (from.tier == to.tier && from.offset == to.offset) continue;
+      faulty.operations[i].uses[u].buffer = other;
+      ++tried;
+      EXPECT_FALSE(check_plan(faulty).ok()) << checking::describe(plan.operations, static_cast<OperationId>(i))
+                                            << " use " << u << " in buffer " << other << " instead of " << use.buffer;
+    }
+  EXPECT_GT(tried, 300);
+}
+
+TEST(CheckPlan, MovedBuffersAreFound) {
+  const Plan plan = sound(tight_input());
+  int found = 0, moved = 0;
+  for (std::size_t b = 0; b < plan.buffers.size(); ++b) {
+    Plan faulty = plan;
+    faulty.buffers[b].offset = plan.buffers[b].offset >= 4'096 ? plan.buffers[b].offset - 4'096 : 4'096;
+    ++moved;
+    found += check_plan(faulty).ok() ? 0 : 1;
+  }
+  EXPECT_GT(found, moved / 2);  // some land on bytes that are free just then
+  Plan faulty = plan;
+  faulty.buffers[0].offset += 1;
+  EXPECT_THAT(message_of(check_plan(faulty)), HasSubstr("aligned"));
+  faulty = plan;
+  faulty.buffers[0].offset = plan.host_slab_bytes;
+  EXPECT_THAT(message_of(check_plan(faulty)), HasSubstr("slab"));
+}
+
+struct Fault {
+  const char* name;
+  std::function<void(Plan&)> plant;
+  const char* message;
+};
+
+TEST(CheckPlan, PlantedFaultsAreNamed) {
+  const Plan plan = sound(tight_input());
+  const std::vector<Fault> faults = {
+      {"a read of another unit", [](Plan& p) { find(p, OperationKind::kReadWeights, 1).unit = 0; }, "instead of"},
+      {"a read of an equal unit",
+       [](Plan& p) {
+         auto& op = find(p, OperationKind::kReadWeights, 1);
+         op.unit = op.unit == 2 ? 3 : 2;
+       },
+       ""},
+      {"a micro-batch twice", [](Plan& p) { find(p, OperationKind::kForward, 0).micro_batch = 1; }, "twice"},
+      {"a forward of the other pass", [](Plan& p) { find(p, OperationKind::kForward).pass = Pass::kBackward; }, "pass"},
+      {"a first that adds", [](Plan& p) { find(p, OperationKind::kBackward, 0).first = false; }, ""},
+      {"an addition that overwrites",
+       [](Plan& p) {
+         auto& op = find(p, OperationKind::kBackward, 1);
+         op.first = true;
+         use_of(op, Role::kAccumulator).read = false;
+       },
+       "first"},
+      {"a used first that adds",
+       [](Plan& p) {
+         auto& op = find(p, OperationKind::kBackward, 0);
+         op.first_used = false;
+         use_of(op, Role::kUsedAccumulator).read = true;
+       },
+       "first"},
+      {"recompute of what was not", [](Plan& p) { find(p, OperationKind::kBackward, 2).recompute ^= true; }, ""},
+      {"a later group as the first", [](Plan& p) { find(p, OperationKind::kGradientOut, 5).first = true; }, "first"},
+      {"a group as the last", [](Plan& p) { find(p, OperationKind::kGradientOut, 0).last = true; }, "last"},
+      {"another tile", [](Plan& p) { find(p, OperationKind::kUpdate, 1).tile = 0; }, "twice"},
+      {"a tile read as another", [](Plan& p) { find(p, OperationKind::kReadState, 1).tile = 0; }, "twice"},
+      {"a tile written as another", [](Plan& p) { find(p, OperationKind::kWriteState, 1).tile = 0; }, "twice"},
+      {"fewer bytes", [](Plan& p) { find(p, OperationKind::kReadWeights).bytes -= 4'096; }, "moves"},
+      {"a smaller slab", [](Plan& p) { p.host_slab_bytes -= 4'096, p.host_peak_bytes -= 4'096; }, ""},
+      {"a wrong peak", [](Plan& p) { p.host_peak_bytes += 1; }, "peak"},
+      {"a budget passed", [](Plan& p) { p.input.host_budget = p.host_peak_bytes - 1; }, "exceed"},
+      {"a table that does not add up", [](Plan& p) { p.memory[2].host += 1; }, "adds up"},
+      {"a total that is not the sum", [](Plan& p) { p.read_bytes_per_step += 1; }, "read"},
+      {"a wrong lane", [](Plan& p) { find(p, OperationKind::kUpdate).lane = Lane::kCompute; }, "lane"},
+      {"a dependency forward", [](Plan& p) { p.operations[3].dependencies.push_back(9); }, "not before"},
+      {"an evaluation that misses one", [](Plan& p) { p.eval_operations.pop_back(); }, "misses a micro-batch"},
+      {"a spill of another group", [](Plan& p) { find(p, OperationKind::kWriteGradient).group = 1; }, "out of turn"},
+      {"a use beyond its buffer", [](Plan& p) { find(p, OperationKind::kForward).uses[0].offset = 4'096; },
+       "which has"},
+  };
+  for (const Fault& fault : faults) {
+    Plan faulty = plan;
+    fault.plant(faulty);
+    const std::string message = message_of(check_plan(faulty));
+    EXPECT_NE(message, "") << fault.name;
+    EXPECT_THAT(message, HasSubstr(fault.message)) << fault.name;
+  }
+}
+
+TEST(CheckPlan, StateThatIsHeldMustHaveItsOwnBytes) {
+  PlanInput input = tight_input();
+  input.host_budget = kGiB;
+  const Plan plan = sound(input);
+  ASSERT_NE(plan.held_weights[0], kNoBuffer);
+  Plan faulty = plan;
+  faulty.buffers[static_cast<std::size_t>(plan.held_weights[0])].held = false;
+  EXPECT_FALSE(check_plan(faulty).ok());
+  faulty = plan;
+  faulty.buffers[static_cast<std::size_t>(plan.held_weights[1])].offset =
+      plan.buffers[static_cast<std::size_t>(plan.held_weights[2])].offset;
+  EXPECT_THAT(message_of(check_plan(faulty)), HasSubstr("held buffers overlap"));
+  faulty = plan;
+  std::swap(faulty.held_weights[1], faulty.held_weights[2]);
+  EXPECT_FALSE(check_plan(faulty).ok());
+  faulty = plan;
+  faulty.input.cache = false;
+  EXPECT_THAT(message_of(check_plan(faulty)), HasSubstr("without leave"));
+}
+
+TEST(CheckPlan, TwoNvmeOperationsAreNotOrderedByTheirLane) {
+  std::vector<Operation> operations(3);
+  for (Operation& op : operations) op.kind = OperationKind::kReadWeights, op.lane = Lane::kNvmeRead;
+  EXPECT_FALSE(checking::Order(operations).holds(0, 1));
+  operations[1].dependencies = {0};
+  EXPECT_TRUE(checking::Order(operations).holds(0, 1));
+  EXPECT_TRUE(checking::Order(operations).holds(0, 2)) << "2 starts no earlier than 1";
+  EXPECT_FALSE(checking::Order(operations).holds(1, 2));
+  for (Operation& op : operations) op.kind = OperationKind::kForward, op.lane = Lane::kCompute;
+  operations[1].dependencies.clear();
+  EXPECT_TRUE(checking::Order(operations).holds(0, 2));
+}
+
+}  // namespace
+}  // namespace headrace::runtime
