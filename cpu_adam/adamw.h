@@ -57,7 +57,8 @@ struct AdamWArrays {
 // be valid.
 void adamw_update(const AdamWArrays& arrays, StateFormat format, const AdamWHyper& hyper, Target target) noexcept;
 
-// The same over a pool of `threads` (fixed grains, so the bits do not depend on it). Thread-safe.
+// The same over a pool of `threads`, at most the CPUs of this process (fixed grains, so the bits do not depend on it).
+// Thread-safe.
 class ParallelUpdater {
  public:
   explicit ParallelUpdater(int threads, Target target = best_target());

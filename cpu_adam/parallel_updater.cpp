@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <oneapi/tbb/blocked_range.h>
+#include <oneapi/tbb/info.h>
 #include <oneapi/tbb/parallel_for.h>
 #include <oneapi/tbb/partitioner.h>
 #include <oneapi/tbb/task_arena.h>
@@ -44,7 +45,8 @@ void for_each_grain(tbb::task_arena& arena, std::int64_t elements, const Body& b
 }  // namespace
 
 struct ParallelUpdater::Impl {
-  Impl(int threads, Target wanted) : arena(threads), target(wanted) {}
+  // TBB has no more workers than CPUs: asking for more only makes it print a warning.
+  Impl(int threads, Target wanted) : arena(std::min(threads, tbb::info::default_concurrency())), target(wanted) {}
   tbb::task_arena arena;
   Target target;
 };
