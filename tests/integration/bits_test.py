@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The same bits in every tier, tile size, thread count, with forced copies, with random delays, and for fp32 and split state."""
+
+import unittest
+
+from harness import JobCase
+
+HOST = "cpu"
+
+
+class Bits(JobCase):
+    def digest_of(self, name, *overrides):
+        outcome = self.train(*overrides, run=name)
+        return self.digest_in(outcome.out) if "digest" in outcome.out else self.digest(name)
+
+    def test_every_way_to_run_one_job_gives_the_same_state(self):
+        weights, optimizer = "zero_optimization.offload_param.device=", "zero_optimization.offload_optimizer.device="
+        want = self.digest_of("reference")
+        variants = {
+            "no cache": ["memory.cache=false"],
+            "all in host memory": [weights + HOST, optimizer + HOST],
+            "all on the device": [weights + "none", optimizer + "none"],
+            "weights in host memory": [weights + HOST],
+            "optimizer in host memory": [optimizer + HOST],
+            "one thread": ["threads=1"],
+            "three threads": ["threads=3"],
+            "large tiles": ["tile_bytes=4MiB"],
+            "forced copies": ["device.force_copies=true", "memory.cache=false"],
+            "random delays": ["debug.lane_delay_us=3000", "debug.seed=9", "memory.cache=false"],
+            "fp32 state": ["state_format=fp32"],
+            "recomputed activations": ["schedule.activations=recompute"],
+            "thread backend": ["io.backend=threads"],
+            "power durability": ["durability=power"],
+        }
+        for index, (name, overrides) in enumerate(variants.items()):
+            with self.subTest(name):
+                self.assertEqual(self.digest_of(f"variant-{index}", *overrides), want, name)
+
+    def test_a_small_budget_changes_no_bit(self):
+        want = self.digest_of("plenty")
+        refused = self.train("memory.host=1MiB", run="tiny", expect=4)
+        smallest = refused.err.split("memory.host=")[1].split()[0]
+        self.assertEqual(self.digest_of("smallest", f"memory.host={smallest}"), want)
+
+    def test_two_groups_differ_from_one_only_by_rounding(self):
+        self.train("schedule.group_size=1", run="one")
+        self.train("schedule.group_size=4", run="four")
+        for a, b in zip(self.metrics("one"), self.metrics("four")):
+            self.assertAlmostEqual(a["loss"], b["loss"], delta=2e-3)
+
+    def test_bytes_moved_are_the_bytes_planned(self):
+        import json
+        planned = json.loads(self.run_program("plan", "job.json", "--json", "memory.cache=false").out)
+        self.train("memory.cache=false")
+        for row in self.metrics():
+            self.assertEqual(row["nvme_read_bytes"], planned["nvme_read_bytes_per_step"])
+            self.assertEqual(row["nvme_write_bytes"], planned["nvme_write_bytes_per_step"])
+
+
+if __name__ == "__main__":
+    unittest.main()

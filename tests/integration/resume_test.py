@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stops, kills and restarts: always the last committed step, always the weights of an undisturbed run."""
+
+import json
+import os
+import random
+import signal
+import time
+import unittest
+
+from harness import JobCase
+
+KILLS = int(os.environ.get("HEADRACE_KILLS", "6"))
+
+
+class Resume(JobCase):
+    def test_a_stopped_run_goes_on_where_it_stood(self):
+        self.train(run="whole")
+        self.train("--max-steps", "2")
+        self.assertEqual([row["step"] for row in self.metrics()], [1, 2])
+        self.train()
+        self.assertEqual(self.digest(), self.digest("whole"))
+        self.assertEqual([row["step"] for row in self.metrics()], [1, 2, 3, 4, 5, 6])
+        self.assertEqual([row["loss"] for row in self.metrics()], [row["loss"] for row in self.metrics("whole")])
+
+    def test_a_finished_run_says_so(self):
+        self.train()
+        before = self.digest()
+        again = self.train()
+        self.assertIn("has done its 6 steps", again.out)
+        self.assertEqual(self.digest(), before)
+
+    def test_an_interrupt_finishes_the_step_and_exits_75(self):
+        process = self.start("train", "job.json", "--run-dir", "run", "headrace.steps=100000")
+        while b"step" not in (line := process.stdout.readline().encode()) or b"/100000" not in line:
+            self.assertTrue(line, "the run ended before its first step")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 75, out + err)
+        self.assertIn("Continue with", out)
+        steps = [row["step"] for row in self.metrics()]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        verified = self.run_program("checkpoint", "verify", "run")
+        self.assertIn(f"at step {len(steps)} ", verified.out)
+
+    def kill_campaign(self, *overrides):
+        config = ["headrace.steps=24", *overrides]
+        self.train(*config, run="whole")
+        want, rows = self.digest("whole"), self.metrics("whole")
+        chosen = random.Random(2026)
+        started = time.monotonic()
+        self.train(*config, run="timing")
+        seconds = time.monotonic() - started
+        kills = 0
+        for attempt in range(KILLS * 4):
+            process = self.start("train", "job.json", "--run-dir", "run", *config)
+            try:
+                process.wait(timeout=chosen.uniform(0.0, seconds))
+            except Exception:
+                process.kill()
+                kills += 1
+            out, err = process.communicate()
+            if process.returncode == 0:
+                self.assertEqual(self.digest(), want, f"attempt {attempt}")
+                self.assertEqual([row["step"] for row in self.metrics()], list(range(1, 25)))
+                self.assertEqual([row["loss"] for row in self.metrics()], [row["loss"] for row in rows])
+                for file in (self.folder / "scratch").iterdir():
+                    if file == self.volume():
+                        file.unlink()
+                for file in (self.folder / "run").iterdir():
+                    file.unlink()
+                if kills >= KILLS:
+                    return
+            else:
+                self.assertEqual(process.returncode, -signal.SIGKILL, out + err)
+        self.train(*config)
+        self.assertEqual(self.digest(), want)
+
+    def test_kills_at_random_instants(self):
+        self.kill_campaign("memory.cache=false")
+
+    def test_kills_with_half_of_the_state_resident_and_slow_lanes(self):
+        # A budget between the smallest and plenty keeps some tiles in memory; delays keep writes in flight at the kill.
+        plan = json.loads(self.run_program("plan", "job.json", "--json").out)
+        budget = plan["memory"]["host"]["peak_bytes"] - plan["state_bytes"] // 2
+        self.kill_campaign(f"memory.host={budget}", "debug.lane_delay_us=400")
+
+    def test_results_cannot_change_silently_on_resume(self):
+        self.train("--max-steps", "2")
+        changed = self.train("optimizer.params.lr=0.5", expect=3)
+        self.assertIn("lr", changed.err)
+        self.assertIn("0.5", changed.err)
+        self.train("headrace.steps=8", "memory.cache=false", "durability=power")
+        self.assertEqual([row["step"] for row in self.metrics()], list(range(1, 9)))
+
+    def test_resume_must_needs_a_run(self):
+        self.assertIn("no run", self.train("--resume", "must", expect=4).err)
+
+    def test_state_in_host_memory_cannot_be_resumed_and_says_so(self):
+        first = self.train("zero_optimization.offload_param.device=cpu", "--max-steps", "2")
+        self.assertIn("cannot be resumed", first.out)
+        again = self.train("zero_optimization.offload_param.device=cpu", expect=4)
+        self.assertIn("host memory", again.err)
+
+    def test_two_runs_share_a_path_without_disturbing_each_other(self):
+        self.train(run="alone")
+        a = self.start("train", "job.json", "--run-dir", "a", "debug.lane_delay_us=1000")
+        b = self.start("train", "job.json", "--run-dir", "b", "debug.lane_delay_us=1000")
+        for process in (a, b):
+            out, err = process.communicate(timeout=300)
+            self.assertEqual(process.returncode, 0, out + err)
+        self.assertEqual(self.digest("a"), self.digest("alone"))
+        self.assertEqual(self.digest("b"), self.digest("alone"))
+
+    def test_one_run_opened_twice_is_refused(self):
+        first = self.start("train", "job.json", "--run-dir", "run", "headrace.steps=100000")
+        while "step" not in (line := first.stdout.readline()) or "/100000" not in line:
+            self.assertTrue(line)
+        verify = self.start("checkpoint", "verify", "run")
+        time.sleep(1)
+        first.kill()
+        first.communicate()
+        out, err = verify.communicate(timeout=120)
+        # It waited for the lock with a line of text, and got it when the holder died.
+        self.assertEqual(verify.returncode, 0, out + err)
+
+
+if __name__ == "__main__":
+    unittest.main()
