@@ -14,10 +14,10 @@
 namespace headrace::kernels {
 namespace {
 
-// Fewer: cores idle at the end of a product. More: smaller blocks, which convert operands more often.
-constexpr std::int64_t kEnoughTasks = 16;
-// A block is not halved below this many multiply-adds (about 0.2 ms of one core), nor below 64 rows or columns.
-constexpr std::int64_t kSmallestTask = std::int64_t{1} << 24;
+// Fewer: cores idle at the end of a product. More: smaller blocks, which convert and pack operands more often.
+constexpr std::int64_t kEnoughTasks = 8;
+// A block is not halved below this many multiply-adds (about 0.5 ms of one core), nor below 64 rows or columns.
+constexpr std::int64_t kSmallestTask = std::int64_t{1} << 25;
 constexpr std::int64_t kSmallestEdge = 64;
 // Converted panels have rows of this many elements more than needed: rows a power of two apart would share cache sets.
 constexpr std::int64_t kRowPadding = 16;
@@ -158,32 +158,27 @@ float element(const MatrixOperand& operand, std::int64_t row, std::int64_t colum
 GemmBlocks gemm_blocks(const GemmArguments& arguments, GemmPath path) noexcept {
   const bool converts_a = needs_conversion(arguments.a.dtype, path);
   const bool converts_b = needs_conversion(arguments.b.dtype, path);
-  // A converted panel (256 × 1024, or 512 × 512 when there are two: 1 MiB) stays in the L2 cache and serves one edge of
-  // the block, so that edge is long.
-  GemmBlocks blocks{512, 512, std::max<std::int64_t>(arguments.k, 1)};
+  // Measured: oneDNN likes wide blocks of fp32; a converted panel (256 × 1024: 1 MiB) that stays in the L2 cache serves
+  // the other edge, which is therefore longer. Halving goes down to `shortest` in the preferred direction first.
+  GemmBlocks blocks{1024, 1024, std::max<std::int64_t>(arguments.k, 1)};
+  bool rows_first = true;
+  std::int64_t shortest = 256;
   if (converts_a && converts_b) {
-    blocks.depth = 512;
-  } else if (converts_b) {
-    blocks = {2048, 256, 1024};
-  } else if (converts_a) {
-    blocks = {256, 2048, 1024};
+    blocks = {512, 512, 512};
+  } else if (converts_a || converts_b) {
+    blocks = converts_b ? GemmBlocks{512, 256, 1024} : GemmBlocks{256, 512, 1024};
+    rows_first = converts_a;
+    shortest = 128;
   }
-  const auto tasks = [&] { return Cut(arguments.m, blocks.rows).count * Cut(arguments.n, blocks.columns).count; };
-  const auto worth_halving = [&](std::int64_t edge, std::int64_t length) {
-    return std::min(edge, length) >= 2 * kSmallestEdge;
-  };
   blocks.rows = std::min(blocks.rows, round_up(arguments.m, 16));
   blocks.columns = std::min(blocks.columns, round_up(arguments.n, 16));
-  while (tasks() < kEnoughTasks && blocks.rows * blocks.columns * arguments.k >= 2 * kSmallestTask) {
-    const bool can_rows = worth_halving(blocks.rows, arguments.m);
-    const bool can_columns = worth_halving(blocks.columns, arguments.n);
-    if (!can_rows && !can_columns) break;
-    const bool columns_longer = blocks.columns > blocks.rows || (blocks.columns == blocks.rows && converts_b);
-    if (can_columns && (columns_longer || !can_rows)) {
-      blocks.columns = round_up(blocks.columns / 2, 16);
-    } else {
-      blocks.rows = round_up(blocks.rows / 2, 16);
-    }
+  while (Cut(arguments.m, blocks.rows).count * Cut(arguments.n, blocks.columns).count < kEnoughTasks &&
+         blocks.rows * blocks.columns * arguments.k >= 2 * kSmallestTask) {
+    std::int64_t& first = rows_first ? blocks.rows : blocks.columns;
+    std::int64_t& longer = blocks.columns > blocks.rows ? blocks.columns : blocks.rows;
+    std::int64_t& edge = first >= 2 * shortest ? first : longer;
+    if (edge < 2 * kSmallestEdge) break;
+    edge = round_up(edge / 2, 16);
   }
   return blocks;
 }

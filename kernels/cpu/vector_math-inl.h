@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // The bodies of vector_math.h over a vector type V of kLanes floats; included once per SIMD target, inside its
 // anonymous namespace. V has: load, store, set, zero, fma(a,b,c)=a·b+c, add, sub, mul, div, max (second operand where
-// NaN), min (same), neg_abs, round, exp2_int (2^i of an integral float in [-126,127]), half_floor (floor(a/2)),
+// NaN), min (same), load_first(p, count, rest: the other lanes), store_first(p, v, count), keep_first(v, count: others
+// zero), neg_abs, round, exp2_int (2^i of an integral float in [-126,127]), half_floor (floor(a/2)),
 // select_less(x,y,a,b)=x<y?a:b.
 
 // 2 ≤ 16 / kLanes registers make the 16 lanes that all targets add in.
 inline constexpr std::int64_t kSumLanes = 16;
 
-// Runs body(pointer, out pointer) on full vectors; the tail goes through a padded copy.
+// out = body(x) by vectors; lanes behind the end are zero on the way in and not written.
 template <class V, class Body>
 inline void for_vectors(const float* x, float* out, std::int64_t count, Body body) noexcept {
   std::int64_t i = 0;
   for (; i + V::kLanes <= count; i += V::kLanes) V::store(out + i, body(V::load(x + i)));
-  if (i == count) return;
-  float tail[V::kLanes] = {};
-  for (std::int64_t lane = 0; i + lane < count; ++lane) tail[lane] = x[i + lane];
-  V::store(tail, body(V::load(tail)));
-  for (std::int64_t lane = 0; i + lane < count; ++lane) out[i + lane] = tail[lane];
+  if (i < count) V::store_first(out + i, body(V::load_first(x + i, count - i, 0.0F)), count - i);
 }
 
 // Cephes expf: x = n·ln2 + r, polynomial in r, scaled in two steps so that neither 2^n overflows nor underflows.
@@ -69,19 +66,14 @@ float exp_minus_sum_loop(const float* x, float shift, float* out, std::int64_t c
       sums[r] = V::add(sums[r], value);
     }
   }
+  for (std::int64_t r = 0; r < kRegisters && i < count; ++r, i += V::kLanes) {
+    const std::int64_t rest = count - i < V::kLanes ? count - i : V::kLanes;
+    const V value = V::keep_first(exp_vector(V::add(V::load_first(x + i, rest, 0.0F), minus)), rest);
+    V::store_first(out + i, value, rest);
+    sums[r] = V::add(sums[r], value);
+  }
   float lanes[kSumLanes];
   for (std::int64_t r = 0; r < kRegisters; ++r) V::store(lanes + r * V::kLanes, sums[r]);
-  if (i < count) {
-    float tail[kSumLanes] = {};
-    for (std::int64_t lane = 0; i + lane < count; ++lane) tail[lane] = x[i + lane];
-    for (std::int64_t r = 0; r < kRegisters; ++r) {
-      V::store(tail + r * V::kLanes, exp_vector(V::add(V::load(tail + r * V::kLanes), minus)));
-    }
-    for (std::int64_t lane = 0; i + lane < count; ++lane) {
-      out[i + lane] = tail[lane];
-      lanes[lane] += tail[lane];
-    }
-  }
   for (std::int64_t width = kSumLanes / 2; width > 0; width /= 2) {
     for (std::int64_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   }
@@ -94,10 +86,10 @@ float max_loop(const float* x, std::int64_t count) noexcept {
   V best = V::set(lowest);
   std::int64_t i = 0;
   for (; i + V::kLanes <= count; i += V::kLanes) best = V::max(best, V::load(x + i));
+  if (i < count) best = V::max(best, V::load_first(x + i, count - i, lowest));
   float lanes[V::kLanes];
   V::store(lanes, best);
   float result = lowest;
   for (const float lane : lanes) result = lane > result ? lane : result;
-  for (; i < count; ++i) result = x[i] > result ? x[i] : result;
   return result;
 }

@@ -18,6 +18,10 @@ struct V {
   float v;
   static V load(const float* p) noexcept { return {*p}; }
   static void store(float* p, V a) noexcept { *p = a.v; }
+  // Of one lane the first `count` ≥ 1 are all.
+  static V load_first(const float* p, std::int64_t /*count*/, float /*rest*/) noexcept { return {*p}; }
+  static void store_first(float* p, V a, std::int64_t /*count*/) noexcept { *p = a.v; }
+  static V keep_first(V a, std::int64_t /*count*/) noexcept { return a; }
   static V set(float a) noexcept { return {a}; }
   static V zero() noexcept { return {0.0F}; }
   static V fma(V a, V b, V c) noexcept { return {std::fma(a.v, b.v, c.v)}; }

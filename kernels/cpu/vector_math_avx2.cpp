@@ -11,6 +11,18 @@ struct V {
   __m256 v;
   static V load(const float* p) noexcept { return {_mm256_loadu_ps(p)}; }
   static void store(float* p, V a) noexcept { _mm256_storeu_ps(p, a.v); }
+  static __m256i first(std::int64_t count) noexcept {
+    const __m256i lanes = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)), lanes);
+  }
+  static V load_first(const float* p, std::int64_t count, float rest) noexcept {
+    const __m256i mask = first(count);
+    return {_mm256_blendv_ps(_mm256_set1_ps(rest), _mm256_maskload_ps(p, mask), _mm256_castsi256_ps(mask))};
+  }
+  static void store_first(float* p, V a, std::int64_t count) noexcept { _mm256_maskstore_ps(p, first(count), a.v); }
+  static V keep_first(V a, std::int64_t count) noexcept {
+    return {_mm256_and_ps(a.v, _mm256_castsi256_ps(first(count)))};
+  }
   static V set(float a) noexcept { return {_mm256_set1_ps(a)}; }
   static V zero() noexcept { return {_mm256_setzero_ps()}; }
   static V fma(V a, V b, V c) noexcept { return {_mm256_fmadd_ps(a.v, b.v, c.v)}; }

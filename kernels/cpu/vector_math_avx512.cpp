@@ -11,6 +11,12 @@ struct V {
   __m512 v;
   static V load(const float* p) noexcept { return {_mm512_loadu_ps(p)}; }
   static void store(float* p, V a) noexcept { _mm512_storeu_ps(p, a.v); }
+  static __mmask16 first(std::int64_t count) noexcept { return static_cast<__mmask16>((1U << count) - 1U); }
+  static V load_first(const float* p, std::int64_t count, float rest) noexcept {
+    return {_mm512_mask_loadu_ps(_mm512_set1_ps(rest), first(count), p)};
+  }
+  static void store_first(float* p, V a, std::int64_t count) noexcept { _mm512_mask_storeu_ps(p, first(count), a.v); }
+  static V keep_first(V a, std::int64_t count) noexcept { return {_mm512_maskz_mov_ps(first(count), a.v)}; }
   static V set(float a) noexcept { return {_mm512_set1_ps(a)}; }
   static V zero() noexcept { return {_mm512_setzero_ps()}; }
   static V fma(V a, V b, V c) noexcept { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
