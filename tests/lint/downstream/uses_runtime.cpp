@@ -8,8 +8,8 @@
 int main() {
   headrace::runtime::UnitInfo unit;
   unit.tensors.resize(2);
-  unit.tensors[0].elements = 100;
-  unit.tensors[1].elements = 1;
+  unit.tensors[0].shape = {10, 10};
+  unit.tensors[1].shape = {1};
   headrace::runtime::lay_out(unit);
   const bool laid_out = unit.tensors[1].offset == 128 && unit.flat_elements == 192;
   const headrace::Result<void> verdict = headrace::models::validate(headrace::models::ModelConfig{});
