@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/plan_text.h"
 #include "kernels/cpu/parallel.h"
+#include "models/trainer/hardware_file.h"
 #include "models/trainer/read_setup.h"
 #include "runtime/plan/compile.h"
 
@@ -17,6 +19,7 @@ struct PlanArguments {
   std::string config;
   std::vector<std::string> overrides;
   std::string preset;
+  std::string hardware;
 };
 
 Result<int> plan(const PlanArguments& arguments, bool json) {
@@ -49,11 +52,22 @@ Result<int> plan(const PlanArguments& arguments, bool json) {
   }
   if (!compiled.ok()) return compiled.error();
   HEADRACE_RETURN_IF_ERROR(runtime::check_plan(*compiled));
+  std::optional<Prediction> prediction;
+  const std::string hardware = arguments.hardware.empty() ? run.hardware.value_or("") : arguments.hardware;
+  if (!hardware.empty()) {
+    HEADRACE_TRY(const runtime::Rates rates, models::read_hardware(hardware, compiled->input));
+    prediction.emplace();
+    prediction->bound = runtime::bound_of(*compiled, rates);
+    HEADRACE_TRY(prediction->step_seconds, runtime::dry_run(*compiled, rates));
+  }
   if (json) {
-    print(plan_json(*compiled, setup) + "\n");
+    print(plan_json(*compiled, setup, prediction.has_value() ? &*prediction : nullptr) + "\n");
     return 0;
   }
   print(plan_text(*compiled, setup, ""));
+  print(prediction.has_value() ? prediction_text(*prediction, *compiled, setup)
+                               : std::string("step      not predicted: --hardware FILE gives the machine's rates (a "
+                                             "run writes its own as hardware.json)\n"));
   for (const std::string& note : setup.config.notes) print("note: " + note + "\n");
   return 0;
 }
@@ -67,6 +81,7 @@ void add_plan(Program& program) {
   command->add_option("config", arguments->config, "JSON config file");
   command->add_option("overrides", arguments->overrides, "key=value: sets a key of the config");
   command->add_option("--preset", arguments->preset, "Plan this model (llama-1b, …) instead of the config's");
+  command->add_option("--hardware", arguments->hardware, "File of measured rates: predicts the step and its bound");
   command->add_flag("--json", program.json, "One JSON document on standard output");
   command->callback(
       [&program, arguments] { program.job = [&program, arguments] { return plan(*arguments, program.json); }; });

@@ -25,6 +25,10 @@ const char* format_word(const runtime::PlanInput& input) {
   return input.state_format == cpu_adam::StateFormat::kSplit ? "split" : "fp32";
 }
 
+double tokens_per_step(const models::TrainingSetup& setup) {
+  return static_cast<double>(setup.config.run.batch.train_batch_size * setup.train_data.sequence_length);
+}
+
 Bytes free_on(const std::vector<std::string>& paths) {
   Bytes sum = 0;
   for (const std::string& path : paths)
@@ -86,7 +90,7 @@ std::string plan_text(const runtime::Plan& plan, const models::TrainingSetup& se
 }
 
 std::string bound_text(const runtime::Bound& bound, const runtime::Plan& plan, const models::TrainingSetup& setup) {
-  const double tokens = static_cast<double>(setup.config.run.batch.train_batch_size * setup.train_data.sequence_length);
+  const double tokens = tokens_per_step(setup);
   std::string text = fmt::format(
       "bound     {:.3f} s = {:.0f} tokens/s: cores {:.3f} s (compute {:.3f} · optimizer {:.3f} · I/O {:.3f}",
       bound.seconds(), tokens / bound.seconds(), bound.cores_seconds, bound.compute_seconds, bound.optimizer_seconds,
@@ -95,10 +99,17 @@ std::string bound_text(const runtime::Bound& bound, const runtime::Plan& plan, c
   text += ")";
   if (plan.read_bytes_per_step + plan.write_bytes_per_step > 0)
     text += fmt::format(" · disk {:.3f} s", bound.disk_seconds);
-  return text + ", rates measured alone at start";
+  return text;
 }
 
-std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& setup) {
+std::string prediction_text(const Prediction& prediction, const runtime::Plan& plan,
+                            const models::TrainingSetup& setup) {
+  return fmt::format("step      {:.3f} s = {:.0f} tokens/s on a virtual clock: {:.2f} of the bound\n{}\n",
+                     prediction.step_seconds, tokens_per_step(setup) / prediction.step_seconds,
+                     prediction.step_seconds / prediction.bound.seconds(), bound_text(prediction.bound, plan, setup));
+}
+
+std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& setup, const Prediction* prediction) {
   const auto tier = [](Bytes peak, Bytes budget) {
     JsonObject object;
     object.add("peak_bytes", peak);
@@ -140,10 +151,18 @@ std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& se
   document.add("state_bytes", plan.state_bytes);
   document.add("nvme_read_bytes_per_step", plan.read_bytes_per_step);
   document.add("nvme_write_bytes_per_step", plan.write_bytes_per_step);
-  // Predictions need measured rates; without a hardware file there are none.
-  document.add_null("predicted_step_seconds");
-  document.add_null("tokens_per_second");
-  document.add_null("bound");
+  if (prediction != nullptr) {
+    JsonObject bound;
+    bound.add("lane", prediction->bound.resource());
+    bound.add("seconds", prediction->bound.seconds());
+    document.add("predicted_step_seconds", prediction->step_seconds);
+    document.add("tokens_per_second", tokens_per_step(setup) / prediction->step_seconds);
+    document.add_raw("bound", bound.text());
+  } else {  // they need measured rates: --hardware FILE
+    document.add_null("predicted_step_seconds");
+    document.add_null("tokens_per_second");
+    document.add_null("bound");
+  }
   document.add("group_size", plan.input.group_size);
   document.add("tile_elements", plan.input.tile_elements);
   document.add("prefetch_units", plan.prefetch_units);

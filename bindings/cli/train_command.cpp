@@ -98,7 +98,9 @@ std::string eta_text(std::uint64_t done, std::uint64_t total, double seconds_per
 
 void print_start(models::Trainer& trainer, const models::TrainingSetup& setup, Screen& screen) {
   screen.line(plan_text(trainer.plan(), setup, trainer.engine().describe_storage()));
-  screen.line(bound_text(trainer.bound(), trainer.plan(), setup));
+  screen.line(bound_text(trainer.bound(), trainer.plan(), setup) + (setup.config.run.hardware.has_value()
+                                                                        ? ", rates from " + *setup.config.run.hardware
+                                                                        : ", rates measured alone at start"));
   for (const std::string& note : setup.config.notes) screen.line("note: " + note);
   for (const std::string& note : trainer.notes()) screen.line("note: " + note);
   screen.line(trainer.engine().describe_memory());

@@ -17,7 +17,7 @@ using runtime::Home;
 
 // Beside what the process holds when the plan is made: stacks, the GEMM library's generated code and buffers, the heap
 // of a step.
-constexpr Bytes kProgramReserve = 24 * kMiB;
+constexpr Bytes kProgramReserve = 30 * kMiB;
 // Default tile: long enough for full disk speed, short enough that several fit into a small budget.
 constexpr Bytes kDefaultTileBytes = 4 * kMiB;
 constexpr std::int64_t kTileQuantum = 4096;  // elements: payloads of every stream are whole blocks

@@ -83,6 +83,7 @@ class Trainer {
   [[nodiscard]] Result<void> open_data();
   [[nodiscard]] Result<std::optional<RunIdentity>> find_run();
   [[nodiscard]] Result<void> start_run(runtime::Plan plan, const std::optional<RunIdentity>& earlier);
+  [[nodiscard]] Result<void> find_rates(const std::vector<std::string>& nvme_paths);
   [[nodiscard]] Result<void> initialise_state();
   void note_other_runs(const std::vector<std::string>& paths);
   [[nodiscard]] Result<void> load_batch(std::uint64_t first_sample);

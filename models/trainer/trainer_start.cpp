@@ -11,6 +11,7 @@
 #include "models/checkpoint_init.h"
 #include "models/files/hf_folder.h"
 #include "models/trainer/export_weights.h"
+#include "models/trainer/hardware_file.h"
 #include "models/trainer/measure.h"
 #include "models/trainer/trainer.h"
 #include "runtime/config/read_config.h"
@@ -171,7 +172,7 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
   }
   HEADRACE_RETURN_IF_ERROR(load_batch(0));
   gradient_scale_ = 1.0F;
-  HEADRACE_TRY(rates_, measure_rates(*engine_, *model_, *parallel_, micro_batch(0)));
+  HEADRACE_RETURN_IF_ERROR(find_rates(engine_options.nvme_paths));
   bound_ = runtime::bound_of(engine_->plan(), rates_);
   if (resumed_) {
     HEADRACE_RETURN_IF_ERROR(folder_->repair_metrics(engine_->committed().step, engine_->committed().metrics_row));
@@ -185,6 +186,17 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
                                  config::fingerprint(setup.config), config_text(setup.config)}));
   }
   return engine_->load_held();
+}
+
+// From the hardware file that the configuration names, else measured now and kept in the run folder.
+Result<void> Trainer::find_rates(const std::vector<std::string>& nvme_paths) {
+  if (const auto& file = options_.setup.config.run.hardware; file.has_value()) {
+    HEADRACE_TRY(rates_, read_hardware(*file, engine_->plan().input));
+    return {};
+  }
+  HEADRACE_TRY(rates_, measure_rates(*engine_, *model_, *parallel_, micro_batch(0)));
+  return write_file_atomically(join_path(folder_->path(), "hardware.json"),
+                               format_hardware(rates_, engine_->plan().input, nvme_paths) + "\n");
 }
 
 Result<void> Trainer::initialise_state() {
