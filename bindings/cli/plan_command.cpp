@@ -52,6 +52,7 @@ Result<int> plan(const PlanArguments& arguments, bool json) {
   }
   if (!compiled.ok()) return compiled.error();
   HEADRACE_RETURN_IF_ERROR(runtime::check_plan(*compiled));
+  HEADRACE_RETURN_IF_ERROR(models::check_nvme_budget(*compiled, run));
   std::optional<Prediction> prediction;
   const std::string hardware = arguments.hardware.empty() ? run.hardware.value_or("") : arguments.hardware;
   if (!hardware.empty()) {

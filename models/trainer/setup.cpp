@@ -92,6 +92,14 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
   return input;
 }
 
+Result<void> check_nvme_budget(const runtime::Plan& plan, const config::RunConfig& run) {
+  if (run.memory.nvme.is_auto() || plan.nvme_state_bytes <= run.memory.nvme.value()) return {};
+  return make_error(ErrorCode::kDoesNotFit,
+                    fmt::format("nvme needs {}, memory.nvme is {}", format_bytes(plan.nvme_state_bytes),
+                                format_bytes(run.memory.nvme.value())),
+                    "slots: 1 halves it at the price of resume after a kill; or a larger memory.nvme");
+}
+
 runtime::EngineOptions make_engine_options(const TrainingSetup& setup, const std::string& run_id) {
   const config::RunConfig& run = setup.config.run;
   runtime::EngineOptions options;

@@ -31,6 +31,8 @@ struct TrainingSetup {
 // this process holds now and what it will hold beside the plan's slabs, so call it late.
 [[nodiscard]] Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const runtime::ModelInfo& model,
                                                          std::int64_t tile_elements, Bytes scratch_bytes);
+// kDoesNotFit when the plan wants more on NVMe than memory.nvme allows.
+[[nodiscard]] Result<void> check_nvme_budget(const runtime::Plan& plan, const config::RunConfig& run);
 [[nodiscard]] runtime::EngineOptions make_engine_options(const TrainingSetup& setup, const std::string& run_id);
 [[nodiscard]] std::vector<std::string> nvme_paths_of(const config::RunConfig& run);  // distinct, in order
 

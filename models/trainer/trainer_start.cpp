@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 
 #include "core/check.h"
@@ -29,6 +30,13 @@ std::string config_text(const config::LoadedConfig& loaded) {
     if (key.source_kind == config::SourceKind::kFile || key.source_kind == config::SourceKind::kOverride)
       object.add_raw(key.path, key.value.empty() ? "null" : key.value);
   return object.text();
+}
+
+// Older than a start needs between making its file and taking its lock.
+bool is_old(const std::string& file) {
+  std::error_code status;
+  const auto written = std::filesystem::last_write_time(file, status);
+  return !status && std::filesystem::file_time_type::clock::now() - written > std::chrono::minutes(10);
 }
 
 std::string absolute_path(const std::string& path) {
@@ -146,6 +154,7 @@ Result<void> Trainer::prepare() {
                                0));  // the scratch is held already
   HEADRACE_TRY(runtime::Plan plan, runtime::compile_plan(input));
   HEADRACE_RETURN_IF_ERROR(runtime::check_plan(plan));
+  HEADRACE_RETURN_IF_ERROR(check_nvme_budget(plan, run));
   if (!had_folder) {
     HEADRACE_TRY(RunFolder folder, RunFolder::open(options_.run_dir));
     folder_ = std::make_unique<RunFolder>(std::move(folder));
@@ -206,20 +215,29 @@ Result<void> Trainer::initialise_state() {
   return engine_->initialise(folder_source(weights));
 }
 
+// Volumes of starts that died before their first commit hold nothing and are removed; what other runs committed is
+// theirs, and said.
 void Trainer::note_other_runs(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) {
     const auto volumes = io::list_volumes(path);
     if (!volumes.ok()) continue;  // creating or opening our own volume there reports it better
-    Bytes bytes = 0;
+    Bytes held = 0, removed = 0;
     int count = 0;
     for (const io::VolumeInfo& volume : *volumes) {
-      if (volume.run_id == run_id_ || volume.run_id == run_id_ + "-gradients") continue;
-      bytes += volume.bytes;
+      if (volume.run_id == run_id_) continue;
+      if (!volume.has_record && !volume.locked && is_old(volume.file)) {
+        if (io::remove_volumes({path}, volume.run_id).ok()) removed += volume.bytes;
+        continue;
+      }
+      held += volume.bytes;
       ++count;
     }
+    if (removed > 0)
+      notes_.push_back(fmt::format("removed {} in {} that a start left behind which never committed a step",
+                                   format_bytes(removed), path));
     if (count > 0)
       notes_.push_back(fmt::format("other runs hold {} in {} file{} in {} (headrace checkpoint ls {})",
-                                   format_bytes(bytes), count, count == 1 ? "" : "s", path, path));
+                                   format_bytes(held), count, count == 1 ? "" : "s", path, path));
   }
 }
 
