@@ -254,15 +254,12 @@ void Queue::offer(std::vector<std::uint32_t>& offered) {
 // The backend is busy. With nothing in flight that could make room it is asked again after a while, a bounded number of
 // times.
 void Queue::put_back(std::span<const std::uint32_t> refused, std::size_t accepted, TimePoint now) {
-  const bool nothing_comes = accepted == 0 && backend_->in_flight() == 0;
-  for (auto it = refused.rbegin(); it != refused.rend(); ++it) {
-    leave_kernel(requests_[*it], now);
-    retries_.push_front(*it);
-  }
-  if (nothing_comes && !broken_) {
-    const std::uint32_t first = retries_.front();
-    retries_.pop_front();
-    handle_error(first, EAGAIN, now);
+  const bool nothing_comes = accepted == 0 && backend_->in_flight() == 0 && !broken_;
+  for (const std::uint32_t request_idx : refused) leave_kernel(requests_[request_idx], now);
+  if (nothing_comes) {
+    for (const std::uint32_t request_idx : refused) handle_error(request_idx, EAGAIN, now);
+  } else {
+    retries_.insert(retries_.begin(), refused.begin(), refused.end());
   }
 }
 

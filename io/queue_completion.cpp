@@ -13,13 +13,13 @@
 namespace headrace::io {
 namespace {
 
-// Interruptions and "try again" answers in a row. With the pauses below a request tries for about two seconds.
+// Interruptions and "try again" answers in a row. With the pauses below a request tries for about a second.
 constexpr std::uint32_t kMaxRetries = 100;
 constexpr std::uint32_t kMaxWithoutProgress = 2;
 
 TimePoint::duration retry_pause(std::uint32_t num_retries) {
   return std::min(std::chrono::microseconds(50) * (1U << std::min(num_retries, 10U)),
-                  std::chrono::microseconds(20'000));
+                  std::chrono::microseconds(10'000));
 }
 
 double seconds_between(TimePoint from, TimePoint to) { return std::chrono::duration<double>(to - from).count(); }
