@@ -122,7 +122,7 @@ void add_precision(FieldTable& table) {
       .refuse("resuming restores the position in the schedule");
 }
 
-void add_zero(FieldTable& table) {
+void add_fetching(FieldTable& table) {
   const auto both = [&](const char* name, const char* default_json,
                         std::int64_t smallest) {  // with and without "stage3_"
     const std::string zero = "zero_optimization.";
@@ -139,6 +139,9 @@ void add_zero(FieldTable& table) {
   both("max_reuse_distance", "1000000000", 0);
   both("module_granularity_threshold", "0", 0);
   both("partition_stream_chunk_size", "0", 0);
+}
+
+void add_zero(FieldTable& table) {
   counts(table,
          {{"zero_optimization.reduce_bucket_size", "500000000", 1},
           {"zero_optimization.allgather_bucket_size", "500000000", 1},
@@ -247,6 +250,7 @@ void add_aio_and_activations(FieldTable& table) {
 void add_accepted_fields(FieldTable& table) {
   add_top_level(table);
   add_precision(table);
+  add_fetching(table);
   add_zero(table);
   add_offload(table);
   add_aio_and_activations(table);

@@ -206,7 +206,7 @@ Result<std::string> explain(std::span<const FieldTable* const> tables, std::stri
   const std::string near = nearest(path, paths);
   return make_error(
       ErrorCode::kUsage, fmt::format("there is no key \"{}\"", path),
-      near.empty() ? "headrace config explain lists all keys" : fmt::format("did you mean \"{}\"?", near));
+      near.empty() ? "headrace config settings lists all keys" : fmt::format("did you mean \"{}\"?", near));
 }
 
 }  // namespace headrace::config

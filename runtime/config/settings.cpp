@@ -307,7 +307,7 @@ Error Settings::unknown_key(const std::string& prefix, const JsonMember& member)
   } else if (!valid.empty() && valid.size() <= 16) {
     hint = fmt::format("keys of \"{}\": {}", prefix, fmt::join(valid, ", "));
   } else if (!valid.empty()) {
-    hint = "headrace config explain lists all keys; a key that starts with '_' is a remark";
+    hint = "headrace config settings lists all keys; a key that starts with '_' is a remark";
   }
   return locate(make_error(ErrorCode::kConfig, std::move(message), std::move(hint)), member.position,
                 member.value.origin);

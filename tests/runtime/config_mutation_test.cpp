@@ -75,7 +75,7 @@ TEST(Mutations, NeverCrashTheReaderAndAlwaysSayWhere) {
   const std::uint64_t seed = 20260301;
   std::mt19937_64 random(seed);
   int accepted = 0;
-  for (int round = 0; round < 8000; ++round) {
+  for (int round = 0; round < 4000; ++round) {
     std::string text = texts[static_cast<std::size_t>(round) % texts.size()];
     const int changes = 1 + round % 4;
     for (int i = 0; i < changes; ++i) mutate(text, random);
@@ -89,8 +89,8 @@ TEST(Mutations, NeverCrashTheReaderAndAlwaysSayWhere) {
     const auto quoted = parse_json(json_quote(error.message), "message");
     ASSERT_TRUE(quoted.ok()) << error.message << ": seed " << seed << " round " << round;
   }
-  EXPECT_GT(accepted, 100);  // mutations inside comments and text
-  EXPECT_LT(accepted, 6000);
+  EXPECT_GT(accepted, 50);  // mutations inside comments and text
+  EXPECT_LT(accepted, 3000);
 }
 
 TEST(Mutations, OfOverridesNeverCrash) {
@@ -99,7 +99,7 @@ TEST(Mutations, OfOverridesNeverCrash) {
   const std::vector<std::string> arguments = {"memory.host=160MiB", "optimizer.params.betas=[0.9, 0.95]", "steps=12",
                                               R"(zero_optimization.offload_param={"device": "nvme", "nvme_path": "x"})",
                                               "model.preset=llama-20m"};
-  for (int round = 0; round < 2000; ++round) {
+  for (int round = 0; round < 1500; ++round) {
     std::string argument = arguments[static_cast<std::size_t>(round) % arguments.size()];
     for (int i = 0; i <= round % 3; ++i) mutate(argument, random);
     const auto loaded = read(kMinimal, {argument});
