@@ -62,10 +62,25 @@ Result<void> NvmeStore::adopt_newest_record() {
     return make_error(ErrorCode::kIo, "no committed step in " + volumes_->describe(),
                       "the run died before its first step was committed; start it again with --resume never");
   HEADRACE_TRY(committed_, decode_step_record(records.front().payload, geometry_.total_tiles()));
+  has_version_ = true;
   record_sequence_ = records.front().sequence;
   // A new session writes under a new attempt, so that what a dead one left behind in the other slots never passes as
   // ours.
   attempt_ = committed_.attempt + 1;
+  attempt_is_recorded_ = false;
+  return {};
+}
+
+// Before the first tile of a reopened store is written: the next session must count this one even when it dies before
+// its first commit. Until then nothing is written, so that readers leave the volumes as they are.
+Result<void> NvmeStore::record_attempt() {
+  const std::lock_guard lock(attempt_mutex_);
+  if (attempt_is_recorded_) return {};
+  StepRecord record = committed_;
+  record.attempt = attempt_;
+  HEADRACE_RETURN_IF_ERROR(volumes_->write_record({record_sequence_ + 1, encode(record)}));
+  ++record_sequence_;
+  attempt_is_recorded_ = true;
   return {};
 }
 
@@ -90,6 +105,8 @@ Result<std::vector<io::TileTransfer>> NvmeStore::transfers(std::span<const TileM
       transfer.stamp = {version, attempt_};
       if (info.slots == 2) transfer.address.slot = current_slot(stream, move.id.tile) ^ 1;
     } else {
+      if (!has_version_)
+        return make_error(ErrorCode::kIo, fmt::format("unit {} tile {}: never stored", move.id.unit, move.id.tile));
       const std::uint64_t have = version_of(move.id);
       if (version != have)
         return make_error(ErrorCode::kIo, fmt::format("unit {} tile {}: version {} asked for, version {} is current",
@@ -112,11 +129,13 @@ Result<io::Ticket> NvmeStore::load(std::span<const TileMove> moves, std::uint64_
 }
 
 Result<io::Ticket> NvmeStore::store(std::span<const TileMove> moves, std::uint64_t version, io::CompletionSink sink) {
+  HEADRACE_RETURN_IF_ERROR(record_attempt());
   HEADRACE_TRY(const auto list, transfers(moves, version, true));
   return volumes_->write(list, sink);
 }
 
 Result<void> NvmeStore::commit(std::uint64_t version) {
+  has_version_ = true;
   committed_.state_version = version;
   committed_.state_attempt = attempt_;
   for (std::uint32_t i = 0; i < geometry_.streams().size(); ++i) {
@@ -130,6 +149,7 @@ Result<void> NvmeStore::commit(std::uint64_t version) {
 
 Result<void> NvmeStore::commit_step(StepRecord record, bool updated) {
   const StepRecord before = committed_;
+  const bool had_version = has_version_;
   if (updated) HEADRACE_RETURN_IF_ERROR(commit(record.step));
   record.state_version = committed_.state_version;
   record.state_attempt = committed_.state_attempt;
@@ -140,9 +160,11 @@ Result<void> NvmeStore::commit_step(StepRecord record, bool updated) {
   on_disk.payload = encode(record);
   if (auto written = volumes_->write_record(on_disk); !written.ok()) {
     committed_ = before;
+    has_version_ = had_version;
     return written;
   }
   ++record_sequence_;
+  attempt_is_recorded_ = true;
   committed_ = std::move(record);
   return {};
 }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <vector>
@@ -45,12 +46,16 @@ class NvmeStore final : public TierStore {
                                                                 bool write);
   [[nodiscard]] std::int32_t current_slot(std::uint32_t stream, std::int64_t tile) const;
   [[nodiscard]] Result<void> adopt_newest_record();
+  [[nodiscard]] Result<void> record_attempt();
 
   std::unique_ptr<io::VolumeSet> volumes_;
   ShardGeometry geometry_;
   StepRecord committed_;  // current_slot is the truth for load and store
+  bool has_version_ = false;  // something was committed
   std::uint64_t record_sequence_ = 0;
   std::uint32_t attempt_ = 0;  // of this session
+  std::mutex attempt_mutex_;   // of the next
+  bool attempt_is_recorded_ = true;
 };
 
 }  // namespace headrace::runtime
