@@ -51,7 +51,7 @@ Result<runtime::StepSettings> Trainer::next_settings(StepReport& report) {
   runtime::StepSettings settings;
   settings.step = done.step + 1;
   settings.hyper.optimizer_step = static_cast<std::int64_t>(done.optimizer_step) + 1;
-  report.lr = config::lr_at(run, static_cast<std::int64_t>(done.optimizer_step) + 1);
+  report.lr = config::lr_at(run, static_cast<std::int64_t>(done.optimizer_step));
   settings.hyper.lr = report.lr;
   settings.hyper.beta1 = run.optimizer.beta1;
   settings.hyper.beta2 = run.optimizer.beta2;

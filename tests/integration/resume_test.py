@@ -23,6 +23,16 @@ class Resume(JobCase):
         self.assertEqual([row["step"] for row in self.metrics()], [1, 2, 3, 4, 5, 6])
         self.assertEqual([row["loss"] for row in self.metrics()], [row["loss"] for row in self.metrics("whole")])
 
+    def test_the_learning_rate_follows_the_schedule_over_a_restart_and_a_skip(self):
+        config = json.loads((self.folder / "job.json").read_text())
+        config["scheduler"] = {"type": "WarmupLR", "params": {"warmup_type": "linear", "warmup_num_steps": 4, "warmup_max_lr": 1e-3}}
+        self.write_config(config)
+        self.train("--max-steps", "3", "debug.inject=\"nan:2\"")
+        self.train()
+        # The skipped second step is no update: the third one has its rate.
+        for row, updates in zip(self.metrics(), [0, 1, 1, 2, 3, 4]):
+            self.assertAlmostEqual(row["lr"], 1e-3 * updates / 4, delta=1e-12)
+
     def test_a_finished_run_says_so(self):
         self.train()
         before = self.digest()
