@@ -27,7 +27,7 @@ struct Found {
   Timeline timeline;
   Rung rung;
   Bytes nvme_bytes = 0;
-  std::int64_t recomputed = 0;
+  std::int64_t recomputed = 0, recomputable = 0;  // units
 };
 
 struct Smallest {
@@ -88,6 +88,8 @@ std::optional<Found> climb(const Facts& facts, std::int32_t group_size, std::opt
   const planning::Traffic traffic = step_traffic(facts, found.timeline, found.rung.choices, found.rung.host.runs);
   found.nvme_bytes = traffic.read + traffic.written;
   found.recomputed = std::count(found.rung.choices.keep.begin(), found.rung.choices.keep.end(), false);
+  for (UnitId u = 0; u < facts.num_units(); ++u)
+    found.recomputable += facts.unit(u).saved_bytes > 0 && !facts.info(u).fused_loss ? 1 : 0;
   return found;
 }
 
@@ -187,7 +189,11 @@ Plan make_plan(const Facts& facts, const Found& found) {
   Plan plan;
   plan.input = *facts.input;
   plan.input.group_size = found.timeline.group_size;
-  if (found.recomputed == 0) plan.input.activations = ActivationPolicy::kKeep;
+  if (found.recomputed == 0) {
+    plan.input.activations = ActivationPolicy::kKeep;
+  } else if (found.recomputed == found.recomputable) {
+    plan.input.activations = ActivationPolicy::kRecompute;
+  }
   planning::EmitInput emit{&facts, &found.timeline, &rung.choices, &rung.host, &rung.device, {}, {}};
   emit.host_ids = append(plan.buffers, rung.host.buffers, 0);
   emit.device_ids = append(plan.buffers, rung.device.buffers, 0);

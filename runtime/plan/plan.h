@@ -134,6 +134,7 @@ struct PlanInput {
 
 struct MemoryLine {  // one row of the table of `headrace plan`; bytes at the step's peak of the tier (exact, adds up)
   std::string what;  // "weights", "optimizer", "gradients", "activations", "buffers", "program"
+  // `host` is everything the process holds, the `cpu` device's arena included, which `device` shows alone; `nvme` has both slots.
   Bytes host = 0, device = 0, nvme = 0;
   std::string note;  // "streamed, 8 of 34 units stay in host memory (written through)"
 };
