@@ -50,7 +50,7 @@ class NvmeStore final : public TierStore {
 
   std::unique_ptr<io::VolumeSet> volumes_;
   ShardGeometry geometry_;
-  StepRecord committed_;  // current_slot is the truth for load and store
+  StepRecord committed_;      // current_slot is the truth for load and store
   bool has_version_ = false;  // something was committed
   std::uint64_t record_sequence_ = 0;
   std::uint32_t attempt_ = 0;  // of this session
