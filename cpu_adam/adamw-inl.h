@@ -59,6 +59,9 @@ inline Vec::F load_master(const AdamWSpan& s, std::int64_t i) noexcept {
 
 // Two vectors at a time: narrowing two to sixteen bits costs about as much as narrowing one.
 template <WeightKind kWeights>
+inline constexpr bool kHasMaster = kWeights == WeightKind::kBf16Master || kWeights == WeightKind::kFp16Master;
+
+template <WeightKind kWeights>
 inline void store_masters(const AdamWSpan& s, std::int64_t i, Vec::F p, Vec::F q) noexcept {
   if constexpr (kWeights == WeightKind::kFp32) {
     Vec::store(static_cast<float*>(s.weights) + i, p);
@@ -95,7 +98,7 @@ inline Vec::F adamw_vector(const AdamWSpan& s, std::int64_t i, const AdamWConsta
   Vec::store(s.exp_avg_sq + i, v);
   if (!c.moves) {
     Vec::note_nans(nans, m, v);
-    return m;
+    return kHasMaster<kWeights> ? load_master<kWeights>(s, i) : m;
   }
   const Vec::F denominator = Vec::fma(Vec::sqrt(v), c.inverse_sqrt_correction2, c.eps);
   Vec::F p = load_master<kWeights>(s, i);
@@ -111,7 +114,8 @@ template <WeightKind kWeights, GradientKind kGradient>
 inline void adamw_pair(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c, Vec::Nans& nans) noexcept {
   const Vec::F p = adamw_vector<kWeights, kGradient>(s, i, c, nans);
   const Vec::F q = adamw_vector<kWeights, kGradient>(s, i + Vec::kLanes, c, nans);
-  if (c.moves) store_masters<kWeights>(s, i, p, q);
+  // Weights that have a master beside them are made from it even where it does not move: they may not have been read.
+  if (c.moves || kHasMaster<kWeights>) store_masters<kWeights>(s, i, p, q);
 }
 
 // Gives every NaN of the results one pattern: its payload would depend on the operand order that a compiler picks, and
@@ -158,15 +162,14 @@ void adamw_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& c)
               rest * kGradientBytes);
   std::memcpy(exp_avg, s.exp_avg + begin, rest * 4);
   std::memcpy(exp_avg_sq, s.exp_avg_sq + begin, rest * 4);
-  constexpr bool kHasMaster = kWeights == WeightKind::kBf16Master || kWeights == WeightKind::kFp16Master;
-  if constexpr (kHasMaster) std::memcpy(master, s.master + begin, rest * 4);
+  if constexpr (kHasMaster<kWeights>) std::memcpy(master, s.master + begin, rest * 4);
   if constexpr (kWeights == WeightKind::kSplit) std::memcpy(remainder, s.remainder + begin, rest * 2);
   const AdamWSpan local{weights, master, remainder, exp_avg, exp_avg_sq, gradient, kPair};
   adamw_block<kWeights, kGradient, kPair>(local, 0, c);
   std::memcpy(weights_at, weights, rest * kWeightBytes);
   std::memcpy(s.exp_avg + begin, exp_avg, rest * 4);
   std::memcpy(s.exp_avg_sq + begin, exp_avg_sq, rest * 4);
-  if constexpr (kHasMaster) std::memcpy(s.master + begin, master, rest * 4);
+  if constexpr (kHasMaster<kWeights>) std::memcpy(s.master + begin, master, rest * 4);
   if constexpr (kWeights == WeightKind::kSplit) std::memcpy(s.remainder + begin, remainder, rest * 2);
 }
 
@@ -177,8 +180,7 @@ inline void prefetch_block(const AdamWSpan& s, std::int64_t i) noexcept {
   prefetch_elements<kGradient == GradientKind::kFp32 ? 4 : 2>(s.gradient, i);
   prefetch_elements<kWeights == WeightKind::kFp32 ? 4 : 2>(s.weights, i);
   if constexpr (kWeights == WeightKind::kSplit) prefetch_elements<2>(s.remainder, i);
-  if constexpr (kWeights == WeightKind::kBf16Master || kWeights == WeightKind::kFp16Master)
-    prefetch_elements<4>(s.master, i);
+  if constexpr (kHasMaster<kWeights>) prefetch_elements<4>(s.master, i);
 }
 
 template <WeightKind kWeights, GradientKind kGradient>

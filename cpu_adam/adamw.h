@@ -53,7 +53,8 @@ struct AdamWArrays {
 // (fp16).
 [[nodiscard]] Result<void> validate(const AdamWArrays& arrays, StateFormat format);
 
-// One thread; never allocates, locks or throws. lr = 0 leaves the weights' and master's bits untouched. Arguments must
+// One thread; never allocates, locks or throws. lr = 0 leaves the master's bits untouched;
+// weights with a master beside them are then made from it again, others keep their bits too. Arguments must
 // be valid.
 void adamw_update(const AdamWArrays& arrays, StateFormat format, const AdamWHyper& hyper, Target target) noexcept;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the runtime knows of a model: units (tensors brought in together, in order of use), their flat spaces and the bytes
-// that computing them needs. Models fill this in; nothing here knows what a transformer is.
+// What the runtime knows of a model: units (tensors brought in together, in order of use), their flat spaces and the
+// bytes that computing them needs. Models fill this in; nothing here knows what a transformer is.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,8 @@
 namespace headrace::runtime {
 
 using UnitId = std::int32_t;
-inline constexpr std::int64_t kTensorAlignmentElements = 64;  // every tensor starts at a multiple: ≥ 128 bytes in 16 bits, 256 in fp32
+inline constexpr std::int64_t kTensorAlignmentElements =
+    64;  // every tensor starts at a multiple: ≥ 128 bytes in 16 bits, 256 in fp32
 
 // How a fresh tensor is filled; element i depends on (seed, tensor name, i) alone.
 struct InitRule {
@@ -21,10 +22,10 @@ struct InitRule {
 };
 
 struct TensorInfo {
-  std::string name;                    // the Hugging Face name
+  std::string name;  // the Hugging Face name
   std::vector<std::int64_t> shape;
-  std::int64_t elements = 0;           // product of shape
-  std::int64_t offset = 0;             // first element in the unit's flat space
+  std::int64_t elements = 0;  // product of shape
+  std::int64_t offset = 0;    // first element in the unit's flat space
   bool frozen = false;
   InitRule init;
 };
@@ -32,13 +33,13 @@ struct TensorInfo {
 struct UnitInfo {
   std::string name;
   std::vector<TensorInfo> tensors;
-  std::int64_t flat_elements = 0;      // end of the last tensor, rounded up to kTensorAlignmentElements
-  std::vector<UnitId> uses;            // units that own tensors tied into this one; their weights are needed too and their
-                                       // gradients are added to
-  bool fused_loss = false;             // the last unit: training needs no forward pass of it, backward gives loss and gradients
+  std::int64_t flat_elements = 0;  // end of the last tensor, rounded up to kTensorAlignmentElements
+  std::vector<UnitId> uses;        // units that own tensors tied into this one; their weights are needed too and their
+                                   // gradients are added to
+  bool fused_loss = false;  // the last unit: training needs no forward pass of it, backward gives loss and gradients
   // Per micro-batch of one rank, as fp32 activations on the device:
-  Bytes output_bytes = 0;              // boundary activation handed to the next unit (0 for the last one)
-  Bytes saved_bytes = 0;               // what forward saves for backward beside its input, under `keep`
+  Bytes output_bytes = 0;  // boundary activation handed to the next unit (0 for the last one)
+  Bytes saved_bytes = 0;   // what forward saves for backward beside its input, under `keep`
   Bytes forward_workspace_bytes = 0;
   Bytes backward_workspace_bytes = 0;  // without the saved activations
   double forward_flops = 0;            // per micro-batch; backward is taken as twice this
@@ -46,7 +47,7 @@ struct UnitInfo {
 
 struct ModelInfo {
   std::string name;
-  std::vector<UnitInfo> units;         // in order of the forward pass
+  std::vector<UnitInfo> units;  // in order of the forward pass
   std::int64_t tokens_per_micro_batch = 0;
 };
 
@@ -55,8 +56,8 @@ void lay_out(UnitInfo& unit);
 
 // The slice of a flat space that a rank owns: `world_size` equal padded parts (ZeRO).
 struct PartitionRange {
-  std::int64_t begin = 0, end = 0;     // elements of the flat space, end exclusive, without padding
-  std::int64_t padded_elements = 0;    // length every rank stores
+  std::int64_t begin = 0, end = 0;   // elements of the flat space, end exclusive, without padding
+  std::int64_t padded_elements = 0;  // length every rank stores
 };
 [[nodiscard]] PartitionRange partition_range(std::int64_t flat_elements, int rank, int world_size);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// One training step (or one evaluation pass) compiled to operations on lanes, with dependencies and buffer offsets. Immutable
-// once compiled. The executor runs it, the checker proves it, `headrace plan` prints it.
+// One training step (or one evaluation pass) compiled to operations on lanes, with dependencies and buffer offsets.
+// Immutable once compiled. The executor runs it, the checker proves it, `headrace plan` prints it.
 //
-// Operations stand in one global order; each lane runs its own in that order; every dependency points backwards, so the lane
-// orders cannot deadlock (checked again by dry_run()).
+// Operations stand in one global order; each lane runs its own in that order; every dependency points backwards, so the
+// lane orders cannot deadlock (checked again by dry_run()).
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,15 @@
 namespace headrace::runtime {
 
 enum class Tier : std::uint8_t { kDevice, kHost, kNvme };
-enum class Lane : std::uint8_t { kNvmeRead, kNvmeWrite, kHostToDevice, kDeviceToHost, kCompute, kCollective, kCpuOptimizer };
+enum class Lane : std::uint8_t {
+  kNvmeRead,
+  kNvmeWrite,
+  kHostToDevice,
+  kDeviceToHost,
+  kCompute,
+  kCollective,
+  kCpuOptimizer
+};
 inline constexpr int kNumLanes = 7;
 [[nodiscard]] const char* lane_name(Lane lane) noexcept;  // "nvme_read", …
 enum class StateStream : std::uint8_t { kWeights, kOptimizer, kGradient };
@@ -29,15 +37,15 @@ using OperationId = std::int32_t;
 inline constexpr BufferId kNoBuffer = -1;
 
 enum class BufferKind : std::uint8_t {
-  kWeights,       // a unit's weights in compute dtype; held = home on host, or cached (written through)
-  kDeviceWeights, // the copy that forced copies make in the device arena
-  kOptimizer,     // held optimizer tile run of a unit (home on host, or cached)
-  kTile,          // one tile's optimizer payload (+ weights slice + gradient slice where those are not in memory)
-  kGradient,      // a unit's gradient in gradient_dtype on the host
-  kAccumulator,   // a unit's fp32 gradient on the device while its backward pass runs
-  kBoundary,      // activation between two units, one micro-batch
+  kWeights,        // a unit's weights in compute dtype; held = home on host, or cached (written through)
+  kDeviceWeights,  // the copy that forced copies make in the device arena
+  kOptimizer,      // held optimizer tile run of a unit (home on host, or cached)
+  kTile,           // one tile's optimizer payload (+ weights slice + gradient slice where those are not in memory)
+  kGradient,       // a unit's gradient in gradient_dtype on the host
+  kAccumulator,    // a unit's fp32 gradient on the device while its backward pass runs
+  kBoundary,       // activation between two units, one micro-batch
   kBoundaryGradient,
-  kSaved,         // activations saved for (or, under recompute, made again in) the backward pass
+  kSaved,  // activations saved for (or, under recompute, made again in) the backward pass
   kWorkspace,
 };
 [[nodiscard]] const char* buffer_kind_name(BufferKind kind) noexcept;
@@ -45,47 +53,53 @@ enum class BufferKind : std::uint8_t {
 struct Buffer {
   BufferKind kind = BufferKind::kWorkspace;
   Tier tier = Tier::kHost;
-  Bytes offset = 0;   // in the tier's slab, multiple of PlanInput::alignment
+  Bytes offset = 0;  // in the tier's slab, multiple of PlanInput::alignment
   Bytes bytes = 0;
   UnitId unit = -1;
   bool held = false;  // keeps its contents between steps: no other buffer may overlap it at any time
 };
 
 enum class OperationKind : std::uint8_t {
-  kReadWeights,    // nvme_read: all weight tiles of the unit → kWeights buffer
-  kReadState,      // nvme_read: one tile for the update: optimizer, and weights and spilled gradient where not in memory
-  kReadGradient,   // nvme_read: a spilled unit gradient → kGradient buffer, to add the next group to it
-  kWriteState,     // nvme_write: new weights and optimizer of one tile to the slot that is not current
+  kReadWeights,   // nvme_read: all weight tiles of the unit → kWeights buffer
+  kReadState,     // nvme_read: one tile for the update: optimizer, and weights and spilled gradient where not in memory
+  kReadGradient,  // nvme_read: a spilled unit gradient → kGradient buffer, to add the next group to it
+  kWriteState,    // nvme_write: new weights and optimizer of one tile to the slot that is not current
   kWriteGradient,  // nvme_write: kGradient buffer → spill
   kCopyToDevice,   // h2d: kWeights → kDeviceWeights (forced copies or a real device)
   kForward,        // compute: unit, micro-batch
   kBackward,       // compute: unit, micro-batch
-  kGradientOut,    // d2h: kAccumulator → kGradient: round, add earlier groups, and on the last group norm and non-finite check
-  kNorm,           // cpu_optimizer: global norm, clip factor, skip decision
-  kUpdate,         // cpu_optimizer: one tile
-  kCommit,         // nvme_write: flush and commit record; the last operation
+  kGradientOut,  // d2h: kAccumulator → kGradient: round, add earlier groups, and on the last group norm and non-finite
+                 // check
+  kNorm,    // cpu_optimizer: global norm, clip factor, skip decision
+  kUpdate,  // cpu_optimizer: one tile
+  kCommit,  // nvme_write: flush and commit record; the last operation
 };
 [[nodiscard]] const char* operation_kind_name(OperationKind kind) noexcept;
 
 enum class Role : std::uint8_t {
-  kWeights,         // the unit's weights; in kUpdate, kReadState and kWriteState: the tile's slice of them
-  kUsedWeights,     // weights of UnitInfo::uses, in that order
-  kOptimizer,       // the tile's optimizer payload
-  kGradient,        // gradient in gradient_dtype (whole unit, or the tile's slice in kReadState and kUpdate)
-  kAccumulator,     // fp32 gradient of the unit
-  kUsedAccumulator, // of UnitInfo::uses, in that order
-  kInput, kOutput, kOutputGradient, kInputGradient,  // boundary activations and their gradients
-  kSaved, kWorkspace,
-  kSource, kDestination,  // of copies
+  kWeights,          // the unit's weights; in kUpdate, kReadState and kWriteState: the tile's slice of them
+  kUsedWeights,      // weights of UnitInfo::uses, in that order
+  kOptimizer,        // the tile's optimizer payload
+  kGradient,         // gradient in gradient_dtype (whole unit, or the tile's slice in kReadState and kUpdate)
+  kAccumulator,      // fp32 gradient of the unit
+  kUsedAccumulator,  // of UnitInfo::uses, in that order
+  kInput,
+  kOutput,
+  kOutputGradient,
+  kInputGradient,  // boundary activations and their gradients
+  kSaved,
+  kWorkspace,
+  kSource,
+  kDestination,  // of copies
 };
 
 struct BufferUse {
   Role role = Role::kWorkspace;
   BufferId buffer = kNoBuffer;
-  Bytes offset = 0;   // from the start of the buffer
+  Bytes offset = 0;  // from the start of the buffer
   Bytes bytes = 0;
   bool write = false;
-  bool read = true;   // false: contents before do not matter
+  bool read = true;  // false: contents before do not matter
 };
 
 struct Operation {
@@ -93,14 +107,14 @@ struct Operation {
   Lane lane = Lane::kCompute;
   UnitId unit = -1;
   Pass pass = Pass::kForward;
-  std::int32_t micro_batch = -1;    // 0 … micro_batches-1 of the step
+  std::int32_t micro_batch = -1;  // 0 … micro_batches-1 of the step
   std::int32_t group = -1;
-  std::int64_t tile = -1;           // of the unit, for tile operations
-  bool recompute = false;           // kBackward: make the saved activations again first
-  bool first = false;               // kBackward: first into the unit's own accumulator (overwrite it); kGradientOut: first group
-  bool first_used = false;          // kBackward: the same for each used unit's accumulator
-  bool last = false;                // kGradientOut: the last group: norm and check
-  Bytes bytes = 0;                  // moved on NVMe, trailers and padding included; 0 for other kinds
+  std::int64_t tile = -1;  // of the unit, for tile operations
+  bool recompute = false;  // kBackward: make the saved activations again first
+  bool first = false;      // kBackward: first into the unit's own accumulator (overwrite it); kGradientOut: first group
+  bool first_used = false;  // kBackward: the same for each used unit's accumulator
+  bool last = false;        // kGradientOut: the last group: norm and check
+  Bytes bytes = 0;          // moved on NVMe, trailers and padding included; 0 for other kinds
   std::vector<BufferUse> uses;
   std::vector<OperationId> dependencies;  // smaller ids; not those implied by lane order
 };
@@ -113,20 +127,20 @@ struct PlanInput {
   DType weights_dtype = DType::kBf16;
   DType gradient_dtype = DType::kBf16;
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::kSplit;
-  Home weights_home = Home::kNvme;     // kDevice on the `cpu` device is host memory
+  Home weights_home = Home::kNvme;  // kDevice on the `cpu` device is host memory
   Home optimizer_home = Home::kNvme;
-  std::int32_t micro_batches = 1;      // per step and rank
-  std::int32_t group_size = 0;         // 0 = auto
+  std::int32_t micro_batches = 1;  // per step and rank
+  std::int32_t group_size = 0;     // 0 = auto
   bool snake = true;
   ActivationPolicy activations = ActivationPolicy::kAuto;
-  bool cache = true;                   // false: nothing of NVMe-home state stays in memory beyond its use
+  bool cache = true;  // false: nothing of NVMe-home state stays in memory beyond its use
   bool force_copies = false;
-  std::int64_t tile_elements = 0;      // multiple of 4096
-  Bytes host_budget = 0;               // everything the process holds
-  Bytes device_budget = 0;             // 0 = no limit of its own (the `cpu` device's arena counts as host memory)
-  Bytes program_bytes = 0;             // held before any slab: program, libraries, threads, kernel scratch
-  Bytes alignment = 4096;              // of buffers and of payload extents on disk
-  Bytes trailer_bytes = 4096;          // behind each payload on disk
+  std::int64_t tile_elements = 0;  // multiple of 4096
+  Bytes host_budget = 0;           // everything the process holds
+  Bytes device_budget = 0;         // 0 = no limit of its own (the `cpu` device's arena counts as host memory)
+  Bytes program_bytes = 0;         // held before any slab: program, libraries, threads, kernel scratch
+  Bytes alignment = 4096;          // of buffers and of payload extents on disk
+  Bytes trailer_bytes = 4096;      // behind each payload on disk
   int rank = 0;
   int world_size = 1;
   std::int32_t eval_micro_batches = 0;  // > 0 also compiles the evaluation pass
@@ -134,25 +148,27 @@ struct PlanInput {
 
 struct MemoryLine {  // one row of the table of `headrace plan`; bytes at the step's peak of the tier (exact, adds up)
   std::string what;  // "weights", "optimizer", "gradients", "activations", "buffers", "program"
-  // `host` is everything the process holds, the `cpu` device's arena included, which `device` shows alone; `nvme` has both slots.
+  // `host` is everything the process holds, the `cpu` device's arena included, which `device` shows alone; `nvme` has
+  // both slots.
   Bytes host = 0, device = 0, nvme = 0;
   std::string note;  // "streamed, 8 of 34 units stay in host memory (written through)"
 };
 
 struct Plan {
-  PlanInput input;                       // with group_size, activations resolved
+  PlanInput input;  // with group_size, activations resolved
   std::vector<Buffer> buffers;
-  std::vector<Operation> operations;     // the step
-  std::vector<Operation> eval_operations;  // forward of all units for one micro-batch at a time; fused_loss units as kForward
-  std::vector<bool> keep_activations;    // per unit
-  std::vector<bool> gradient_spilled;    // per unit
-  std::vector<BufferId> held_weights;    // per unit, kNoBuffer if streamed
+  std::vector<Operation> operations;  // the step
+  std::vector<Operation>
+      eval_operations;  // forward of all units for one micro-batch at a time; fused_loss units as kForward
+  std::vector<bool> keep_activations;                 // per unit
+  std::vector<bool> gradient_spilled;                 // per unit
+  std::vector<BufferId> held_weights;                 // per unit, kNoBuffer if streamed
   std::vector<std::vector<BufferId>> held_optimizer;  // per unit and tile, kNoBuffer if streamed
-  Bytes host_slab_bytes = 0;             // peak of all host buffers
+  Bytes host_slab_bytes = 0;                          // peak of all host buffers
   Bytes device_slab_bytes = 0;
-  Bytes host_peak_bytes = 0;             // what the process holds at most: program + slabs (device slab too on `cpu`)
-  Bytes nvme_state_bytes = 0;            // on disk, both slots, spill included
-  Bytes state_bytes = 0;                 // weights + optimizer, one slot
+  Bytes host_peak_bytes = 0;   // what the process holds at most: program + slabs (device slab too on `cpu`)
+  Bytes nvme_state_bytes = 0;  // on disk, both slots, spill included
+  Bytes state_bytes = 0;       // weights + optimizer, one slot
   Bytes read_bytes_per_step = 0, write_bytes_per_step = 0;
   std::vector<MemoryLine> memory;
   std::int32_t prefetch_units = 0;
@@ -161,8 +177,10 @@ struct Plan {
 
 // Tiles of a unit's shard and their payload sizes.
 [[nodiscard]] std::int64_t num_tiles(const PlanInput& input, UnitId unit);
-[[nodiscard]] std::int64_t tile_length(const PlanInput& input, UnitId unit, std::int64_t tile);  // elements, last one shorter
-// Optimizer payload: planes end to end, each round_up(length, 64) elements: [remainder int16 | master fp32], exp_avg fp32, exp_avg_sq fp32.
+[[nodiscard]] std::int64_t tile_length(const PlanInput& input, UnitId unit,
+                                       std::int64_t tile);  // elements, last one shorter
+// Optimizer payload: planes end to end, each round_up(length, 64) elements: [remainder int16 | master fp32], exp_avg
+// fp32, exp_avg_sq fp32.
 struct OptimizerLayout {
   Bytes remainder = -1, master = -1, exp_avg = 0, exp_avg_sq = 0;  // offsets; -1 = the format has none
   Bytes bytes = 0;

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The same bits in every tier, tile size, thread count, with forced copies, with random delays, and for fp32 and split state."""
 
+import json
 import unittest
 
 from harness import JobCase
@@ -36,6 +37,16 @@ class Bits(JobCase):
             with self.subTest(name):
                 self.assertEqual(self.digest_of(f"variant-{index}", *overrides), want, name)
 
+    def test_a_first_update_at_rate_zero_keeps_the_weights(self):
+        # With an fp32 master the update writes weights that it has not read; a warm-up begins at rate zero.
+        config = json.loads((self.folder / "job.json").read_text())
+        config["scheduler"] = {"type": "WarmupLR", "params": {"warmup_type": "linear", "warmup_num_steps": 3, "warmup_max_lr": 1e-3}}
+        self.write_config(config)
+        self.train("state_format=split", run="split")
+        self.train("state_format=fp32", "memory.cache=false", run="fp32")
+        self.assertEqual([row["loss"] for row in self.metrics("fp32")], [row["loss"] for row in self.metrics("split")])
+        self.assertEqual(self.digest("fp32"), self.digest("split"))
+
     def test_a_small_budget_changes_no_bit(self):
         want = self.digest_of("plenty")
         refused = self.train("memory.host=1MiB", run="tiny", expect=4)
@@ -49,7 +60,6 @@ class Bits(JobCase):
             self.assertAlmostEqual(a["loss"], b["loss"], delta=2e-3)
 
     def test_bytes_moved_are_the_bytes_planned(self):
-        import json
         planned = json.loads(self.run_program("plan", "job.json", "--json", "memory.cache=false").out)
         self.train("memory.cache=false")
         for row in self.metrics():
