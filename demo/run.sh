@@ -68,7 +68,7 @@ say "training: headrace train $config"
 "$headrace" train "$config" --json > "$work/result.json"
 
 say "what it has learned: headrace generate $run"
-"$headrace" generate "$run" --prompt "And the LORD said unto " --tokens 300 --temperature 0.8 --seed 1
+"$headrace" generate "$run" --prompt "And the LORD said unto " --tokens 200 --temperature 0.8 --seed 1
 
 say "the result ($run/metrics.jsonl has a row for each step)"
 check "$work/result.json" "$work/plan.json"
