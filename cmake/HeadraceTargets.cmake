@@ -12,7 +12,7 @@ target_compile_options(headrace_flags INTERFACE -Wall -Wextra -Wshadow -Wnon-vir
   $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 if(HEADRACE_SANITIZE)
   list(JOIN HEADRACE_SANITIZE "," _sanitizers)
-  target_compile_options(headrace_flags INTERFACE -fsanitize=${_sanitizers} -fno-omit-frame-pointer -fno-sanitize-recover=all -g)
+  target_compile_options(headrace_flags INTERFACE -fsanitize=${_sanitizers} -fno-omit-frame-pointer -O1 -g1 -fno-sanitize-recover=all)
   target_link_options(headrace_flags INTERFACE -fsanitize=${_sanitizers})
 endif()
 

@@ -23,7 +23,9 @@ namespace {
 Error cannot_use(const std::string& folder, const char* attempt, int error_number) {
   return make_error(ErrorCode::kPreflight,
                     fmt::format("{} in {} as user {}: {}", attempt, folder, ::geteuid(), errno_text(error_number)),
-                    "name a folder on the fast disk in which this user may write");
+                    error_number == ENOENT
+                        ? fmt::format("make it first: mkdir -p {}", folder)
+                        : std::string("name a folder on the fast disk in which this user may write"));
 }
 
 // What the kernel says that direct I/O needs, 0 when it says that there is none, kMinAlignment when it says nothing.
@@ -113,7 +115,7 @@ Result<std::vector<FolderProbe>> identify_folders(const std::vector<std::string>
   std::vector<FolderProbe> probes;
   for (std::size_t i = 0; i < folders.size(); ++i) {
     struct stat status {};
-    constexpr const char* kAttempt = "looking for the folder of a volume";
+    constexpr const char* kAttempt = "looking for the nvme_path";
     if (::stat(folders[i].c_str(), &status) != 0) return cannot_use(folders[i], kAttempt, errno);
     if (!S_ISDIR(status.st_mode)) return cannot_use(folders[i], kAttempt, ENOTDIR);
     for (std::size_t j = 0; j < i; ++j) {
@@ -161,7 +163,7 @@ Result<void> lock_file(int fd, const std::string& path, std::chrono::millisecond
     const auto now = std::chrono::steady_clock::now();
     if (now >= end) {
       return make_error(ErrorCode::kPreflight, fmt::format("{} is in use by another process", path),
-                        "wait for that run to end or stop it; a second run needs another run id");
+                        "wait for that run to end, or stop it; --run-dir with another folder starts a run of its own");
     }
     if (!said && deadline > std::chrono::milliseconds(500)) {
       log_info(fmt::format("{} is in use by another process; waiting for it for up to {} s", path,

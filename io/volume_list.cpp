@@ -59,7 +59,7 @@ bool has_record(int fd, const Superblock& superblock) {
 }  // namespace
 
 Result<VolumeInfo> inspect_volume(const std::string& path, const std::string& run_id) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   struct stat status {};
   if (!file.valid() || ::fstat(file.get(), &status) != 0) {
     return make_error(ErrorCode::kIo, fmt::format("looking into {}: {}", path, errno_text(errno)));

@@ -51,7 +51,7 @@ Result<void> clear_place(const std::string& path, const std::string& run_id) {
   HEADRACE_TRY(const VolumeInfo info, inspect_volume(path, run_id));
   if (info.locked) {
     return make_error(ErrorCode::kPreflight, fmt::format("{} is in use by another process", path),
-                      "a second run needs another run id");
+                      "wait for that run to end, or stop it; --run-dir with another folder starts a run of its own");
   }
   if (info.has_record) {
     return make_error(ErrorCode::kPreflight, fmt::format("{} holds a committed step of run {}", path, run_id),

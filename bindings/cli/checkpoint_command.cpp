@@ -36,15 +36,39 @@ Result<int> list(const std::string& path) {
   return 0;
 }
 
+// Reads every tile of the current state through its checksum; a line for each that is not sound.
+std::int64_t print_damage(OpenRun& run, std::uint64_t version) {
+  std::int64_t damaged = 0;
+  for (const runtime::ShardGeometry::Stream& stream : run.store->geometry().streams()) {
+    for (std::int64_t tile = 0; tile < stream.tiles; ++tile) {
+      const auto sound = runtime::verify_tile(run.input, *run.store, {stream.unit, stream.stream, tile}, version);
+      if (sound.ok()) continue;
+      ++damaged;
+      const std::string& unit = run.input.model.units[static_cast<std::size_t>(stream.unit)].name;
+      print(fmt::format("unit {} \"{}\", {} tile {}: {}\n", stream.unit, unit,
+                        stream.stream == runtime::StateStream::kWeights ? "weights" : "optimizer", tile,
+                        sound.error().message));
+    }
+  }
+  return damaged;
+}
+
 Result<int> verify(const std::string& run_dir) {
   HEADRACE_TRY(OpenRun run, open_run(run_dir));
   const std::uint64_t version = run.store->committed().state_version;
+  const std::int64_t damaged = print_damage(run, version);
+  if (damaged > 0)
+    return make_error(ErrorCode::kIo,
+                      fmt::format("run {} at step {}: {} damaged, every other tile is sound", run.identity.run_id,
+                                  run.store->committed().step, count_text(damaged, "tile")),
+                      "bytes on the disk changed since they were written; the run cannot go on from this state");
   // Every byte of the current state is read through its checksum; the digest is that of the logical values.
   HEADRACE_TRY(const std::uint64_t digest, runtime::state_digest([&](const runtime::StateVisitor& visit) {
                  return runtime::visit_state(run.input, *run.store, *run.store, version, visit);
                }));
-  print(fmt::format("run {} at step {} ({} updates): every tile is sound · digest {:016x}\n", run.identity.run_id,
-                    run.store->committed().step, run.store->committed().optimizer_step, digest));
+  print(fmt::format("run {} at step {} ({}): every tile is sound · digest {:016x}\n", run.identity.run_id,
+                    run.store->committed().step,
+                    count_text(static_cast<std::int64_t>(run.store->committed().optimizer_step), "update"), digest));
   return 0;
 }
 
@@ -62,7 +86,8 @@ Result<int> prune(const std::string& run_dir, bool yes) {
   if (!is_run_folder(run_dir))
     return make_error(ErrorCode::kPreflight, fmt::format("{} is no run folder", run_dir),
                       "headrace checkpoint ls PATH lists the runs below a path");
-  HEADRACE_TRY(const models::RunFolder folder, models::RunFolder::open(run_dir));
+  HEADRACE_TRY(models::RunFolder folder, models::RunFolder::open(run_dir));
+  HEADRACE_RETURN_IF_ERROR(folder.lock(std::chrono::milliseconds(0)));
   HEADRACE_TRY(const auto identity, folder.identity());
   if (!yes)
     return make_error(

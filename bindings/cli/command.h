@@ -36,8 +36,11 @@ void add_checkpoint(Program& program);
 // Rows of cells, first column left, others right aligned, widths by code points; a row of "-" draws lines.
 [[nodiscard]] std::string format_table(const std::vector<std::vector<std::string>>& rows);
 
+[[nodiscard]] std::string count_text(std::int64_t count, std::string_view one);  // "1 step", "2 steps"
 [[nodiscard]] bool is_terminal(int fd) noexcept;
 // Prints to standard output and flushes, so that a line is seen when it is said.
 void print(std::string_view text);
+// To standard error; like print(), it goes on when nobody reads it any more (fmt::print throws then).
+void print_error(std::string_view text);
 
 }  // namespace headrace::cli

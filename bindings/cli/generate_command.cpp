@@ -6,6 +6,7 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/run_reader.h"
+#include "core/file.h"
 #include "models/generator.h"
 #include "models/sampling.h"
 #include "models/tokenizer/tokenizer.h"
@@ -22,7 +23,14 @@ struct GenerateArguments {
 };
 
 Result<std::unique_ptr<models::Generator>> open_source(const std::string& source) {
-  if (!is_run_folder(source)) return models::Generator::from_folder(source);
+  if (!is_run_folder(source)) {
+    if (!path_exists(join_path(source, "config.json")))
+      return make_error(
+          ErrorCode::kPreflight,
+          fmt::format("{} is neither a run folder (run.json) nor a Hugging Face folder (config.json)", source),
+          "give the folder that headrace train printed, or one with a model");
+    return models::Generator::from_folder(source);
+  }
   HEADRACE_TRY(const OpenRun run, open_run(source));
   const std::uint64_t version = run.store->committed().state_version;
   return models::Generator::from_weights(run.setup.model, run.input.weights_dtype,
@@ -59,7 +67,7 @@ void add_generate(Program& program) {
   command->add_option("model", arguments->source, "Hugging Face folder or run folder")->required();
   command->add_option("--prompt", arguments->prompt, "Text to go on from")->required();
   command->add_option("--tokens", arguments->tokens, "Tokens to add")
-      ->check(CLI::PositiveNumber)
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()))
       ->capture_default_str();
   command
       ->add_option("--temperature", arguments->sampling.temperature,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The `headrace` program: picks the command, runs its job, turns an error into its exit code.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
@@ -33,16 +35,17 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
 }
 
 // CLI11 names neither the unknown command nor the nearest valid one.
-int usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+Error usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const CLI::App* where = &app;
+  std::string name_of_where = "headrace";
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     if (word.rfind("-", 0) == 0) {
       const std::string name = word.substr(0, word.find('='));
       const auto known = option_names(*where);
       if (name.size() > 2 && std::find(known.begin(), known.end(), name) == known.end()) {
-        fmt::print(stderr, "headrace: unknown option \"{}\"{}\n", name, did_you_mean(name, known));
-        return 2;
+        return make_error(ErrorCode::kUsage,
+                          fmt::format("headrace: unknown option \"{}\"{}", name, did_you_mean(name, known)));
       }
       continue;
     }
@@ -50,23 +53,26 @@ int usage_error(const CLI::App& app, const CLI::ParseError& error, int argc, cha
     if (commands.empty()) continue;
     const auto found = std::find(commands.begin(), commands.end(), word);
     if (found == commands.end()) {
-      fmt::print(stderr, "headrace: unknown command \"{}\"{}\n", word, did_you_mean(word, commands));
-      return 2;
+      return make_error(ErrorCode::kUsage,
+                        fmt::format("headrace: unknown command \"{}\"{}", word, did_you_mean(word, commands)));
     }
     where = where->get_subcommand(word);
+    name_of_where += " " + word;
   }
-  fmt::print(stderr, "headrace: {}\n  {} --help shows what it takes\n", error.what(),
-             where == &app ? "headrace" : "headrace " + where->get_name());
-  return 2;
+  return make_error(ErrorCode::kUsage, fmt::format("headrace: {}", error.what()),
+                    name_of_where + " --help shows what it takes");
+}
+
+int report(const Error& error, bool json) {
+  if (json) print(error_json(error) + "\n");
+  print_error(error.to_string() + "\n");
+  return exit_code(error.code);
 }
 
 int run_job(const Program& program) {
   const Result<int> result = program.job();
   if (result.ok()) return *result;
-  const Error& error = result.error();
-  if (program.json) print(error_json(error) + "\n");
-  fmt::print(stderr, "{}\n", error.to_string());
-  return exit_code(error.code);
+  return report(result.error(), program.json);
 }
 
 int run(int argc, char** argv) {
@@ -88,15 +94,26 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
-    return usage_error(app, error, argc, argv);
+    const bool json = std::any_of(argv + 1, argv + argc, [](const char* word) { return std::string(word) == "--json"; });
+    return report(usage_error(app, error, argc, argv), json);
   }
   return run_job(program);
+}
+
+// A volume must never get the number of a closed standard stream: what is printed would be written into it.
+void fill_standard_streams() {
+  for (int fd = open("/dev/null", O_RDWR); fd >= 0; fd = open("/dev/null", O_RDWR))
+    if (fd > STDERR_FILENO) {
+      close(fd);
+      return;
+    }
 }
 
 }  // namespace
 }  // namespace headrace::cli
 
 int main(int argc, char** argv) {
+  headrace::cli::fill_standard_streams();
   headrace::limit_malloc_arenas();
   std::signal(SIGXFSZ, SIG_IGN);  // a file-size limit is then an error of the write, with path and offset
   std::signal(SIGPIPE, SIG_IGN);

@@ -47,7 +47,7 @@ Result<int> plan(const PlanArguments& arguments, bool json) {
   const Result<runtime::Plan> compiled = runtime::compile_plan(input);
   if (!compiled.ok() && compiled.error().code == ErrorCode::kDoesNotFit && json) {
     print(misfit_json(compiled.error()) + "\n");
-    fmt::print(stderr, "{}\n", compiled.error().to_string());
+    print_error(compiled.error().to_string() + "\n");
     return exit_code(ErrorCode::kDoesNotFit);
   }
   if (!compiled.ok()) return compiled.error();

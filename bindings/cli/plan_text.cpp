@@ -85,6 +85,11 @@ std::string plan_text(const runtime::Plan& plan, const models::TrainingSetup& se
                       format_bytes(plan.read_bytes_per_step), format_bytes(plan.write_bytes_per_step),
                       static_cast<double>(plan.read_bytes_per_step) / parameters,
                       static_cast<double>(plan.write_bytes_per_step) / parameters);
+  for (const std::string& path : paths)
+    if (!is_folder(path)) text += fmt::format("nvme      {} does not exist yet: mkdir -p {}\n", path, path);
+  if (storage.empty() && !paths.empty() && free_on(paths) < plan.nvme_state_bytes)
+    text += fmt::format("nvme      {} are needed and {} are free: train would refuse to start here\n",
+                        format_bytes(plan.nvme_state_bytes), format_bytes(free_on(paths)));
   if (!storage.empty()) text += fmt::format("storage   {}\n", storage);
   return text;
 }

@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <optional>
+#include <utility>
+
 #include "core/file.h"
 #include "models/trainer/read_setup.h"
 
@@ -16,8 +19,9 @@ Result<OpenRun> open_run(const std::string& run_dir) {
                       "give the folder that headrace train printed (runs/NAME)");
   OpenRun run;
   HEADRACE_TRY(const models::RunFolder folder, models::RunFolder::open(run_dir));
-  HEADRACE_TRY(const std::optional<models::RunIdentity> identity, folder.identity());
-  run.identity = *identity;
+  HEADRACE_TRY(std::optional<models::RunIdentity> identity, folder.identity());
+  if (!identity.has_value()) return make_error(ErrorCode::kPreflight, fmt::format("{} has lost its run.json", run_dir));
+  run.identity = std::move(*identity);
   if (!run.identity.durable)
     return make_error(ErrorCode::kPreflight,
                       fmt::format("run {} kept state in host memory: nothing of it is on disk", run.identity.run_id),

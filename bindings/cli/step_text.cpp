@@ -16,7 +16,7 @@ std::string step_line(const models::StepReport& report, std::uint64_t last_step)
   const runtime::StepOutcome& outcome = report.outcome;
   std::string norm = fmt::format("grad_norm {:.2f}", outcome.grad_norm);
   if (outcome.skipped) {
-    norm = fmt::format("skipped: {} gradient elements not finite, first in {}", outcome.non_finite,
+    norm = fmt::format("skipped: {} not finite, first in {}", count_text(outcome.non_finite, "gradient element"),
                        outcome.non_finite_tensor);
   } else if (outcome.clip_factor < 1) {
     norm += fmt::format(" clipped ×{:.2f}", outcome.clip_factor);
@@ -49,15 +49,17 @@ std::string Summary::text(models::Trainer& trainer) const {
   std::vector<std::vector<std::string>> rows{{"lane", "busy", "share of the step"}};
   for (int lane = 0; lane < runtime::kNumLanes; ++lane) {
     const double busy = busy_[static_cast<std::size_t>(lane)];
-    if (busy <= 0) continue;
+    if (busy < 0.0005 * seconds_) continue;
     rows.push_back({runtime::lane_name(static_cast<runtime::Lane>(lane)), fmt::format("{:.3f} s", busy / steps),
                     fmt::format("{:.0f} %", 100 * busy / seconds_)});
   }
   std::string text =
-      fmt::format("{} steps in {:.1f} s: {:.3f} s per step, {:.0f} tokens/s, bound {:.3f} s ({}): ratio {:.2f}\n",
-                  steps_, seconds_, seconds_ / steps, static_cast<double>(tokens_) / seconds_,
+      fmt::format("{} in {:.1f} s: {:.3f} s per step, {:.0f} tokens/s, bound {:.3f} s ({}): ratio {:.2f}\n",
+                  count_text(steps_, "step"), seconds_, seconds_ / steps, static_cast<double>(tokens_) / seconds_,
                   trainer.bound().seconds(), trainer.bound().resource(), seconds_ / steps / trainer.bound().seconds());
   text += format_table(rows);
+  if (seconds_ / steps < 0.95 * trainer.bound().seconds())
+    text += "faster than the bound: something else used the cores or the disk while the rates were measured\n";
   std::vector<std::pair<std::string, double>> lost(lost_.begin(), lost_.end());
   std::sort(lost.begin(), lost.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
   if (!lost.empty()) {
@@ -76,8 +78,8 @@ std::string Summary::text(models::Trainer& trainer) const {
                       100.0 * static_cast<double>(peak_rss_) / static_cast<double>(plan.host_peak_bytes));
   text += fmt::format("loss    {:.4f} at the last step", last_loss_);
   if (validation_.has_value()) text += fmt::format(", {:.4f} nats per token on the validation part", *validation_);
-  if (clipped_ > 0) text += fmt::format("; {} steps clipped", clipped_);
-  if (skipped_ > 0) text += fmt::format("; {} steps skipped", skipped_);
+  if (clipped_ > 0) text += "; " + count_text(clipped_, "step") + " clipped";
+  if (skipped_ > 0) text += "; " + count_text(skipped_, "step") + " skipped";
   if (digest_.has_value()) text += fmt::format("\nstate   digest {:016x}", *digest_);
   text += fmt::format("\nreport  {}/metrics.jsonl", trainer.folder().path());
   return text;

@@ -66,21 +66,23 @@ class Screen {
       : file_(json ? stderr : stdout), live_(is_terminal(json ? STDERR_FILENO : STDOUT_FILENO)) {}
   void line(const std::string& text) {
     erase();
-    fmt::print(file_, "{}\n", text);
+    write(text + "\n");
     std::fflush(file_);
   }
   // One line that the next one replaces; only on a terminal.
   void live(const std::string& text) {
     if (!live_) return;
     erase();
-    fmt::print(file_, "{}", text);
+    write(text);
     std::fflush(file_);
     shown_ = true;
   }
 
  private:
+  // A reader that has gone does not end the run.
+  void write(const std::string& text) { std::fwrite(text.data(), 1, text.size(), file_); }
   void erase() {
-    if (shown_) fmt::print(file_, "\r\033[K");
+    if (shown_) write("\r\033[K");
     shown_ = false;
   }
   FILE* file_;
@@ -115,15 +117,10 @@ Result<void> write_trace(const models::Trainer& trainer, const std::string& path
   if (path.empty()) return {};
   std::string text = "{\"traceEvents\":[\n";
   for (int lane = 0; lane < runtime::kNumLanes; ++lane)
-    text +=
-        fmt::format("{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}},\n",
-                    lane, runtime::lane_name(static_cast<runtime::Lane>(lane)));
-  bool first = true;
-  for (const std::string& events : trainer.trace()) {
-    if (!first) text += ",\n";
-    text += events;
-    first = false;
-  }
+    text += fmt::format(
+        "{}{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}",
+        lane == 0 ? "" : ",\n", lane, runtime::lane_name(static_cast<runtime::Lane>(lane)));
+  for (const std::string& events : trainer.trace()) text += ",\n" + events;
   text += "\n]}\n";
   return write_file_atomically(path, text);
 }
@@ -158,6 +155,20 @@ Result<Ending> run_steps(models::Trainer& trainer, const TrainArguments& argumen
   return ending;
 }
 
+// The command that goes on with this run, overrides included.
+std::string command_again(const TrainArguments& arguments) {
+  const auto quoted = [](const std::string& word) {
+    const bool plain =
+        word.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+./=:,") ==
+        std::string::npos;
+    return plain ? word : "'" + word + "'";
+  };
+  std::string text = "headrace train " + quoted(arguments.config);
+  for (const std::string& override : arguments.overrides) text += " " + quoted(override);
+  if (!arguments.run_dir.empty()) text += " --run-dir " + quoted(arguments.run_dir);
+  return text;
+}
+
 Result<int> finish(models::Trainer& trainer, const TrainArguments& arguments, const Ending& ending, bool json,
                    Screen& screen, Summary& summary) {
   const bool done = trainer.is_done();
@@ -172,12 +183,11 @@ Result<int> finish(models::Trainer& trainer, const TrainArguments& arguments, co
     HEADRACE_TRY(const std::uint64_t digest, trainer.digest());
     summary.set_digest(digest);
   }
-  HEADRACE_RETURN_IF_ERROR(write_trace(trainer, arguments.trace));
   if (summary.steps() > 0) screen.line("\n" + summary.text(trainer));
+  HEADRACE_RETURN_IF_ERROR(write_trace(trainer, arguments.trace));
   if (!exported.empty()) screen.line("weights in " + exported);
   if (json) print(summary.json(trainer) + "\n");
-  const std::string again = fmt::format("headrace train {}{}", arguments.config,
-                                        arguments.run_dir.empty() ? "" : " --run-dir " + arguments.run_dir);
+  const std::string again = command_again(arguments);
   if (ending.stopped) {
     screen.line(
         fmt::format("stopped after step {}. {}", trainer.step_done(),
@@ -206,9 +216,12 @@ Result<int> train(const TrainArguments& arguments, bool json) {
   options.trace = !arguments.trace.empty();
   install_signal_handlers();
   HEADRACE_TRY(auto trainer, models::Trainer::create(std::move(options)));
+  // Not only at the end of a long run.
+  HEADRACE_RETURN_IF_ERROR(write_trace(*trainer, arguments.trace));
   print_start(*trainer, setup, screen);
   if (trainer->is_done())
-    screen.line(fmt::format("the run has done its {} steps; a larger headrace.steps goes on", trainer->last_step()));
+    screen.line(fmt::format("the run has done its {}; a larger headrace.steps goes on",
+                            count_text(static_cast<std::int64_t>(trainer->last_step()), "step")));
   Summary summary;
   HEADRACE_TRY(const Ending ending, run_steps(*trainer, arguments, screen, summary));
   return finish(*trainer, arguments, ending, json, screen, summary);
@@ -226,8 +239,8 @@ void add_train(Program& program) {
   command->add_option("--resume", arguments->resume,
                       "auto: go on where the run folder's run stands; never: a new run; must: fail without one");
   command->add_option("--max-steps", arguments->max_steps, "Take at most this many steps now")
-      ->check(CLI::PositiveNumber);
-  command->add_option("--ranks", arguments->ranks, "Ranks on this machine")->check(CLI::PositiveNumber);
+      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
+  command->add_option("--ranks", arguments->ranks, "Ranks on this machine")->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
   command->add_option("--trace", arguments->trace, "Write a Chrome trace of all steps to this file");
   command->add_flag("--json", program.json, "One JSON document on standard output, everything else on standard error");
   command->callback(

@@ -53,9 +53,9 @@ Result<PendingFolder> begin_folder(const std::string& wanted) {
   while (folder.size() > 1 && folder.ends_with('/')) folder.pop_back();
   std::error_code fault;
   if (path_exists(folder) && !is_folder(folder))
-    return make_error(ErrorCode::kConfig, fmt::format("{} is a file; an export is a folder", folder));
+    return make_error(ErrorCode::kPreflight, fmt::format("{} is a file; an export is a folder", folder));
   if (path_exists(folder) && !fs::is_empty(folder, fault)) {
-    return make_error(ErrorCode::kConfig,
+    return make_error(ErrorCode::kPreflight,
                       fmt::format("{} has files already{}{}", folder, fault ? ": " : "", fault ? fault.message() : ""),
                       "Choose another folder, or empty this one.");
   }

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "models/trainer/read_setup.h"
 
+#include <fmt/format.h>
+
 #include <array>
 #include <filesystem>
 
 #include "models/config_fields.h"
 #include "models/files/hf_folder.h"
+#include "models/presets.h"
 
 namespace headrace::models {
 
@@ -45,7 +48,13 @@ Result<TrainingSetup> read_setup(const SetupRequest& request) {
   options.purpose = request.purpose;
   options.world_size = request.world_size;
   std::vector<std::string> overrides = request.overrides;
-  if (request.preset.has_value()) overrides.push_back("headrace.model.preset=\"" + *request.preset + "\"");
+  if (request.preset.has_value()) {
+    HEADRACE_TRY(const ModelConfig shape, preset(*request.preset));
+    overrides.push_back("headrace.model.preset=\"" + *request.preset + "\"");
+    // Without a config there is no tokenizer to follow: the preset's own vocabulary.
+    if (request.config_file.empty())
+      overrides.insert(overrides.begin(), fmt::format("headrace.model.vocab={}", shape.vocab));
+  }
   if (request.config_file.empty()) {
     HEADRACE_TRY(setup.config, config::read_config("{}", "(no config)", overrides, tables, options));
   } else {
@@ -55,6 +64,8 @@ Result<TrainingSetup> read_setup(const SetupRequest& request) {
   HEADRACE_TRY(setup.model, resolve_model(model, tokenizer->vocab));
   if (model.path.has_value()) setup.model_folder = *model.path;
   fill_data(setup, data);
+  HEADRACE_RETURN_IF_ERROR(
+      validate(setup.model, setup.config.run.batch.micro_batch_size, setup.train_data.sequence_length));
   return setup;
 }
 

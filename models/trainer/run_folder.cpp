@@ -3,14 +3,17 @@
 
 #include <fmt/chrono.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 
 #include <chrono>
 #include <ctime>
 #include <filesystem>
 #include <random>
 #include <system_error>
+#include <thread>
 
 #include "core/json.h"
+#include "core/log.h"
 #include "runtime/config/json_reader.h"
 
 namespace headrace::models {
@@ -61,6 +64,23 @@ Result<RunFolder> RunFolder::open(const std::string& path) {
   std::error_code status;
   std::string absolute = std::filesystem::absolute(path, status).string();
   return RunFolder(status ? path : absolute);
+}
+
+Result<void> RunFolder::lock(std::chrono::milliseconds deadline) {
+  HEADRACE_TRY(File file, File::open_append(join_path(path_, "run.lock")));
+  const auto end = std::chrono::steady_clock::now() + deadline;
+  bool said = false;
+  while (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
+    if (std::chrono::steady_clock::now() >= end)
+      return make_error(ErrorCode::kPreflight, fmt::format("the run in {} is in use by another process", path_),
+                        "wait for it to end, or stop it; --run-dir with another folder starts a run of its own");
+    if (!said) log_info(fmt::format("the run in {} is in use by another process; waiting for it", path_));
+    said = true;
+    // flock has no deadline of its own, so it is asked again.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  }
+  lock_ = std::move(file);
+  return {};
 }
 
 Result<std::optional<RunIdentity>> RunFolder::identity() const {

@@ -2,6 +2,7 @@
 // The folder of a run: which run it is (run.json), what it was told (config.json) and its metrics (metrics.jsonl).
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -28,6 +29,9 @@ class RunFolder {
   // Makes the folder when it is missing. kPreflight when it cannot be made or written.
   static Result<RunFolder> open(const std::string& path);
 
+  // One process at a time: held until this object goes. Waits up to `deadline` with a line of text; kPreflight then.
+  [[nodiscard]] Result<void> lock(std::chrono::milliseconds deadline);
+
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
   // Of an earlier start in this folder; kConfig when run.json is damaged.
   [[nodiscard]] Result<std::optional<RunIdentity>> identity() const;
@@ -42,6 +46,7 @@ class RunFolder {
  private:
   explicit RunFolder(std::string path) : path_(std::move(path)) {}
   std::string path_;
+  std::optional<File> lock_;
 };
 
 // "r-20260301-101502-3f7a": the time and four random digits, so that runs started in one second differ.

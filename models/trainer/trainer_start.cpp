@@ -21,7 +21,8 @@ namespace headrace::models {
 
 namespace {
 
-constexpr std::int64_t kInitPiece = 16 * 1024;  // elements that one task fills: enough to be worth a task
+constexpr std::chrono::seconds kLockDeadline{30};  // a killed process may take a while to give its memory back
+constexpr std::int64_t kInitPiece = 16 * 1024;     // elements that one task fills: enough to be worth a task
 
 // What the run was told, as one JSON object of full paths: setup_of_run() gives the same setup from it.
 std::string config_text(const config::LoadedConfig& loaded) {
@@ -77,6 +78,21 @@ std::vector<runtime::TensorInfo> all_tensors(const runtime::ModelInfo& model) {
   for (const runtime::UnitInfo& unit : model.units)
     tensors.insert(tensors.end(), unit.tensors.begin(), unit.tensors.end());
   return tensors;
+}
+
+// Its volumes are there and none has a record.
+bool never_committed(const RunIdentity& identity) {
+  bool found = false;
+  for (const std::string& path : identity.nvme_paths) {
+    const auto volumes = io::list_volumes(path);
+    if (!volumes.ok()) return false;  // opening reports it better
+    for (const io::VolumeInfo& volume : *volumes) {
+      if (volume.run_id != identity.run_id) continue;
+      if (volume.has_record) return false;
+      found = true;
+    }
+  }
+  return found;
 }
 
 Result<void> check_resumable(const RunIdentity& earlier, const TrainingSetup& setup, const std::string& run_dir) {
@@ -144,6 +160,7 @@ Result<void> Trainer::prepare() {
   if (had_folder) {
     HEADRACE_TRY(RunFolder folder, RunFolder::open(options_.run_dir));
     folder_ = std::make_unique<RunFolder>(std::move(folder));
+    HEADRACE_RETURN_IF_ERROR(folder_->lock(kLockDeadline));
     HEADRACE_TRY(earlier, find_run());
   } else if (options_.resume == ResumePolicy::kMust) {
     return make_error(ErrorCode::kPreflight, fmt::format("--resume must: there is no run in {}", options_.run_dir),
@@ -158,17 +175,19 @@ Result<void> Trainer::prepare() {
   if (!had_folder) {
     HEADRACE_TRY(RunFolder folder, RunFolder::open(options_.run_dir));
     folder_ = std::make_unique<RunFolder>(std::move(folder));
+    HEADRACE_RETURN_IF_ERROR(folder_->lock(kLockDeadline));
   }
   return start_run(std::move(plan), earlier);
 }
 
 Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdentity>& earlier) {
   TrainingSetup& setup = options_.setup;
-  resumed_ = earlier.has_value();
-  run_id_ = resumed_ ? earlier->run_id : new_run_id();
+  // A start that died before its first commit has a run id and nothing else: the run begins anew under it.
+  resumed_ = earlier.has_value() && !never_committed(*earlier);
+  run_id_ = earlier.has_value() ? earlier->run_id : new_run_id();
   runtime::EngineOptions engine_options = make_engine_options(setup, run_id_);
   engine_options.nvme_paths = absolute_paths(engine_options.nvme_paths);
-  if (resumed_ && !earlier->nvme_paths.empty()) engine_options.nvme_paths = earlier->nvme_paths;
+  if (earlier.has_value() && !earlier->nvme_paths.empty()) engine_options.nvme_paths = earlier->nvme_paths;
   const std::int64_t tile_elements = plan.input.tile_elements;
   note_other_runs(engine_options.nvme_paths);
   HEADRACE_TRY(engine_, runtime::Engine::create(std::move(plan), engine_options,
@@ -187,12 +206,12 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
     HEADRACE_RETURN_IF_ERROR(folder_->repair_metrics(engine_->committed().step, engine_->committed().metrics_row));
     if (loss_scaler_.has_value() && engine_->committed().step > 0) loss_scaler_->restore(engine_->committed());
   } else {
-    HEADRACE_RETURN_IF_ERROR(initialise_state());
-    HEADRACE_RETURN_IF_ERROR(folder_->clear_metrics());
-    // Last, so that a folder that names a run always names one with a committed step.
+    // Before the first commit, so that a committed run always has a folder that knows it.
     HEADRACE_RETURN_IF_ERROR(
         folder_->write_identity({run_id_, engine_options.nvme_paths, tile_elements, engine_->durable(),
                                  config::fingerprint(setup.config), config_text(setup.config)}));
+    HEADRACE_RETURN_IF_ERROR(folder_->clear_metrics());
+    HEADRACE_RETURN_IF_ERROR(initialise_state());
   }
   return engine_->load_held();
 }

@@ -53,7 +53,7 @@ void add_memory(FieldTable& table, MemoryConfig& memory) {
   budget("headrace.memory.host",
          "Everything the process may hold in host memory: program, libraries, buffers, and on the cpu device its "
          "arena. auto is "
-         "what the machine and its cgroup have free, less a reserve.",
+         "nine tenths of what the machine and its cgroup allow.",
          memory.host);
   budget("headrace.memory.device",
          "Device memory. On the cpu device this is part of memory.host; auto sets no limit of its own.", memory.device);

@@ -128,11 +128,12 @@ Result<void> check_resumable(std::string_view stored_fingerprint, const LoadedCo
     if (key.use != FieldUse::kUsed || key.on_resume != OnResume::kMustMatch) continue;
     const auto before = stored.find(key.path);
     if (before == stored.end() || before->second == key.value) continue;
-    Error error =
-        make_error(ErrorCode::kConfig,
-                   fmt::format("\"{}\" is {} ({}), but the run to resume was trained with {}: the results would change",
-                               key.path, key.value, key.source, before->second),
-                   "set it back, or start anew: --resume never with another --run-dir");
+    Error error = make_error(
+        ErrorCode::kConfig,
+        fmt::format("\"{}\" is {} ({}), but the run to resume was trained with {}: it cannot change on resume",
+                    key.path, key.value, key.source, before->second),
+        fmt::format("{}={} goes on as before; or start anew: --resume never with another --run-dir", key.path,
+                    before->second));
     error.file = key.source_kind == SourceKind::kFile ? config.file : "";
     error.line = key.position.line;
     error.column = key.position.column;

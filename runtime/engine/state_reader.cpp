@@ -101,6 +101,15 @@ Result<void> read_unit_weights(const PlanInput& input, TierStore& weights, std::
   return wait_all(tickets);
 }
 
+Result<void> verify_tile(const PlanInput& input, TierStore& store, const TileId& id, std::uint64_t state_version) {
+  TileRoom room(input);
+  const bool frozen = is_frozen(input.model.units[static_cast<std::size_t>(id.unit)]);
+  const TileMove move{id, id.stream == StateStream::kWeights ? room.weights.data.get() : room.optimizer.data.get()};
+  HEADRACE_TRY(io::Ticket ticket, store.load({&move, 1}, frozen ? 0 : state_version, {}));
+  room.tickets.push_back(std::move(ticket));
+  return wait_all(room.tickets);
+}
+
 struct WeightsReader::Impl {
   Impl(const PlanInput& plan_input, TierStore& store, std::uint64_t version)
       : input(plan_input),

@@ -19,6 +19,10 @@ using StateVisitor = std::function<Result<void>(UnitId, std::int64_t first, std:
 // Visits every tile in order. `state_version` is StepRecord::state_version. Blocks; memory is that of one tile.
 [[nodiscard]] Result<void> visit_state(const PlanInput& input, TierStore& weights, TierStore& optimizer,
                                        std::uint64_t state_version, const StateVisitor& visit);
+// Reads one tile through its checksum and forgets it.
+[[nodiscard]] Result<void> verify_tile(const PlanInput& input, TierStore& store, const TileId& id,
+                                       std::uint64_t state_version);
+
 // Elements of the compute weights by tensor, widened to fp32: ascending reads load each tile once. One owner thread.
 class WeightsReader {
  public:

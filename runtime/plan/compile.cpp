@@ -116,14 +116,14 @@ Error does_not_fit(const Facts& facts, const Smallest& smallest) {
     message += fmt::format("{}device needs {}, budget is {}", host ? "; " : "", format_bytes(smallest.device),
                            format_bytes(input.device_budget));
   std::string works;
-  if (host) works += "memory.host=" + whole_mebibytes(smallest.host);
+  if (host) works += "memory.host=" + whole_mebibytes(smallest.host + input.program_spread_bytes);
   if (device) works += std::string(host ? " " : "") + "memory.device=" + whole_mebibytes(smallest.device);
   Error error = make_error(
       ErrorCode::kDoesNotFit, std::move(message),
-      fmt::format("the largest unit ({}, {}) is needed with its gradient and its activations{}\n  works with: {}",
+      fmt::format("the largest unit ({}, {}) is needed with its gradient and its activations{}\nworks with: {}",
                   facts.info(largest).name, format_bytes(facts.unit(largest).weights_bytes),
                   facts.any_nvme ? " and 2 tiles" : ", and all state stays in host memory", works));
-  error.smallest_host_bytes = smallest.host;
+  error.smallest_host_bytes = smallest.host + input.program_spread_bytes;
   error.smallest_device_bytes = smallest.device;
   return error;
 }

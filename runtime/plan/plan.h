@@ -139,6 +139,7 @@ struct PlanInput {
   Bytes host_budget = 0;           // everything the process holds
   Bytes device_budget = 0;         // 0 = no limit of its own (the `cpu` device's arena counts as host memory)
   Bytes program_bytes = 0;         // held before any slab: program, libraries, threads, kernel scratch
+  Bytes program_spread_bytes = 0;  // by how much the next start may hold more: part of the smallest budget named
   Bytes alignment = 4096;          // of buffers and of payload extents on disk
   Bytes trailer_bytes = 4096;      // behind each payload on disk
   int rank = 0;

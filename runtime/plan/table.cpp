@@ -69,6 +69,14 @@ std::string count_of(std::int64_t count, const char* one, const char* many) {
   return fmt::format("{} {}", count, count == 1 ? one : many);
 }
 
+// What of state at home on NVMe is in host memory too.
+std::string residency_note(std::int64_t held, std::int64_t all, const char* one, const char* many) {
+  if (held == 0) return "streamed";
+  if (held == all) return "all stay in host memory (written through)";
+  return fmt::format("streamed, {} of {} {} in host memory (written through)", held, count_of(all, one, many),
+                     held == 1 ? "stays" : "stay");
+}
+
 std::string weights_note(const Plan& plan, const Facts& facts) {
   if (!facts.nvme_weights) return "stay in host memory";
   std::int64_t held = 0, units = 0;
@@ -76,9 +84,7 @@ std::string weights_note(const Plan& plan, const Facts& facts) {
     held += plan.held_weights[static_cast<std::size_t>(u)] != kNoBuffer ? 1 : 0;
     units += facts.unit(u).weights_bytes > 0 ? 1 : 0;
   }
-  if (held == 0) return "streamed";
-  return fmt::format("streamed, {} of {} {} in host memory (written through)", held, count_of(units, "unit", "units"),
-                     held == 1 ? "stays" : "stay");
+  return residency_note(held, units, "unit", "units");
 }
 
 std::string optimizer_note(const Plan& plan, const Facts& facts) {
@@ -87,9 +93,7 @@ std::string optimizer_note(const Plan& plan, const Facts& facts) {
   for (const auto& unit : plan.held_optimizer)
     held += std::count_if(unit.begin(), unit.end(), [](BufferId id) { return id != kNoBuffer; });
   for (const UnitFacts& unit : facts.units) tiles += unit.trained ? unit.tiles : 0;
-  if (held == 0) return "streamed";
-  return fmt::format("streamed, {} of {} {} in host memory (written through)", held, count_of(tiles, "tile", "tiles"),
-                     held == 1 ? "stays" : "stay");
+  return residency_note(held, tiles, "tile", "tiles");
 }
 
 std::string gradients_note(const Plan& plan) {

@@ -20,8 +20,10 @@ class Faults(JobCase):
         volume.write_bytes(data)
         outcome = self.run_program("checkpoint", "verify", "run")
         self.assertEqual(outcome.code, 5, str(outcome))
-        self.assertIn(str(volume), outcome.err)
-        self.assertRegex(outcome.err, r"offset|at [0-9.]+ [KMG]iB")
+        self.assertIn(str(volume), outcome.out)
+        self.assertRegex(outcome.out, r"offset|at [0-9.]+ [KMG]iB")
+        self.assertRegex(outcome.out, r"unit \d+ \"[a-z_.0-9]+\", (weights|optimizer) tile \d+")
+        self.assertRegex(outcome.err, r"\d+ tiles? damaged")
         self.assertEqual(self.run_program("train", "job.json", "--run-dir", "run").code, 5)
 
     def test_a_truncated_volume_is_refused(self):
