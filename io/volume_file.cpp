@@ -73,7 +73,7 @@ std::string try_direct(int fd, std::int64_t offset, Bytes alignment) {
 
 Error damaged(const std::string& path, const std::string& what) {
   return make_error(ErrorCode::kIo, fmt::format("{}: {}", path, what),
-                    "the volume cannot be used; resume from a snapshot, or start the run anew");
+                    "the volume cannot be used; start the run anew: --resume never");
 }
 
 // Whether the path still names the file that is open (another process may have removed it while we waited for its
@@ -216,7 +216,7 @@ Result<UniqueFd> open_volume_file(const std::string& path, std::chrono::millisec
   if (!file.valid()) {
     return make_error(
         ErrorCode::kPreflight, fmt::format("opening the volume {}: {}", path, errno_text(errno)),
-        errno == ENOENT ? "check the paths and the run id; headrace doctor lists the volumes of a path" : "");
+        errno == ENOENT ? "check nvme_path; headrace checkpoint ls PATH lists the volumes below a path" : "");
   }
   HEADRACE_RETURN_IF_ERROR(lock_file(file.get(), path, lock_deadline));
   return file;

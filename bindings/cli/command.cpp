@@ -12,6 +12,8 @@ namespace headrace::cli {
 
 namespace {
 
+bool output_is_lost = false;  // one thread prints
+
 // Columns that a terminal needs for UTF-8 text without wide or combining characters, which we do not print.
 std::size_t width_of(std::string_view text) {
   return static_cast<std::size_t>(
@@ -24,7 +26,11 @@ std::string error_json(const Error& error) {
   JsonObject fields;
   fields.add("code", error_code_name(error.code));
   fields.add("message", error.message);
-  if (!error.file.empty()) {
+  if (error.file.empty()) {
+    fields.add_null("file");
+    fields.add_null("line");
+    fields.add_null("column");
+  } else {
     fields.add("file", error.file);
     fields.add("line", error.line);
     fields.add("column", error.column);
@@ -69,9 +75,11 @@ std::string count_text(std::int64_t count, std::string_view one) {
 bool is_terminal(int fd) noexcept { return isatty(fd) == 1; }
 
 void print(std::string_view text) {
-  std::fwrite(text.data(), 1, text.size(), stdout);
-  std::fflush(stdout);
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
+    output_is_lost = true;
 }
+
+bool lost_output() noexcept { return output_is_lost; }
 
 void print_error(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 

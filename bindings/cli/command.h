@@ -40,6 +40,8 @@ void add_checkpoint(Program& program);
 [[nodiscard]] bool is_terminal(int fd) noexcept;
 // Prints to standard output and flushes, so that a line is seen when it is said.
 void print(std::string_view text);
+// Something that print() was given never arrived: the exit code must not be 0.
+[[nodiscard]] bool lost_output() noexcept;
 // To standard error; like print(), it goes on when nobody reads it any more (fmt::print throws then).
 void print_error(std::string_view text);
 

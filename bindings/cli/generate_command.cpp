@@ -67,7 +67,7 @@ void add_generate(Program& program) {
   command->add_option("model", arguments->source, "Hugging Face folder or run folder")->required();
   command->add_option("--prompt", arguments->prompt, "Text to go on from")->required();
   command->add_option("--tokens", arguments->tokens, "Tokens to add")
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()))
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000'000}))
       ->capture_default_str();
   command
       ->add_option("--temperature", arguments->sampling.temperature,

@@ -71,8 +71,10 @@ int report(const Error& error, bool json) {
 
 int run_job(const Program& program) {
   const Result<int> result = program.job();
-  if (result.ok()) return *result;
-  return report(result.error(), program.json);
+  if (!result.ok()) return report(result.error(), program.json);
+  if (!lost_output()) return *result;
+  print_error("headrace: standard output could not be written; what was asked for is done\n");
+  return exit_code(ErrorCode::kFailed);
 }
 
 int run(int argc, char** argv) {
@@ -94,7 +96,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::Success& done) {  // --help, --version
     return app.exit(done);
   } catch (const CLI::ParseError& error) {
-    const bool json = std::any_of(argv + 1, argv + argc, [](const char* word) { return std::string(word) == "--json"; });
+    const bool json =
+        std::any_of(argv + 1, argv + argc, [](const char* word) { return std::string(word) == "--json"; });
     return report(usage_error(app, error, argc, argv), json);
   }
   return run_job(program);

@@ -92,7 +92,11 @@ std::string Summary::json(models::Trainer& trainer) const {
   object.add("step", trainer.step_done());
   object.add("steps", trainer.last_step());
   object.add("steps_taken", steps_);
-  object.add("loss", last_loss_);
+  if (steps_ > 0) {
+    object.add("loss", last_loss_);
+  } else {
+    object.add_null("loss");
+  }
   if (validation_.has_value()) object.add("val_loss", *validation_);
   if (digest_.has_value()) object.add("digest", fmt::format("{:016x}", *digest_));
   object.add("seconds", seconds_);

@@ -117,9 +117,8 @@ Result<void> write_trace(const models::Trainer& trainer, const std::string& path
   if (path.empty()) return {};
   std::string text = "{\"traceEvents\":[\n";
   for (int lane = 0; lane < runtime::kNumLanes; ++lane)
-    text += fmt::format(
-        "{}{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}",
-        lane == 0 ? "" : ",\n", lane, runtime::lane_name(static_cast<runtime::Lane>(lane)));
+    text += fmt::format("{}{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":\"{}\"}}}}",
+                        lane == 0 ? "" : ",\n", lane, runtime::lane_name(static_cast<runtime::Lane>(lane)));
   for (const std::string& events : trainer.trace()) text += ",\n" + events;
   text += "\n]}\n";
   return write_file_atomically(path, text);
@@ -239,8 +238,8 @@ void add_train(Program& program) {
   command->add_option("--resume", arguments->resume,
                       "auto: go on where the run folder's run stands; never: a new run; must: fail without one");
   command->add_option("--max-steps", arguments->max_steps, "Take at most this many steps now")
-      ->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
-  command->add_option("--ranks", arguments->ranks, "Ranks on this machine")->check(CLI::Range(std::int64_t{1}, std::numeric_limits<std::int64_t>::max()));
+      ->check(CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000'000}));
+  command->add_option("--ranks", arguments->ranks, "Ranks on this machine")->check(CLI::Range(1, 1'000'000));
   command->add_option("--trace", arguments->trace, "Write a Chrome trace of all steps to this file");
   command->add_flag("--json", program.json, "One JSON document on standard output, everything else on standard error");
   command->callback(

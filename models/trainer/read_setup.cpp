@@ -9,6 +9,7 @@
 #include "models/config_fields.h"
 #include "models/files/hf_folder.h"
 #include "models/presets.h"
+#include "models/trainer/injection.h"
 
 namespace headrace::models {
 
@@ -64,6 +65,8 @@ Result<TrainingSetup> read_setup(const SetupRequest& request) {
   HEADRACE_TRY(setup.model, resolve_model(model, tokenizer->vocab));
   if (model.path.has_value()) setup.model_folder = *model.path;
   fill_data(setup, data);
+  if (auto injection = parse_injection(setup.config.run.debug.inject); !injection.ok())
+    return std::move(injection).error();
   HEADRACE_RETURN_IF_ERROR(
       validate(setup.model, setup.config.run.batch.micro_batch_size, setup.train_data.sequence_length));
   return setup;

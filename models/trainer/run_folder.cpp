@@ -97,6 +97,7 @@ Result<std::optional<RunIdentity>> RunFolder::identity() const {
   if (identity.tile_elements <= 0) return damaged(file, "no \"tile_elements\"");
   const JsonMember* const durable = root.find("durable");
   identity.durable = durable != nullptr && durable->value.boolean;
+  identity.data = text_of(root, "data");
   identity.fingerprint = text_of(root, "fingerprint");
   identity.config_text = text_of(root, "config");
   return std::optional<RunIdentity>(std::move(identity));
@@ -110,6 +111,7 @@ Result<void> RunFolder::write_identity(const RunIdentity& identity) const {
   object.add_raw("nvme_paths", paths.text());
   object.add("tile_elements", identity.tile_elements);
   object.add("durable", identity.durable);
+  object.add("data", identity.data);
   object.add("fingerprint", identity.fingerprint);
   object.add("config", identity.config_text);
   return write_file_atomically(join_path(path_, kIdentityFile), object.text() + "\n");

@@ -19,6 +19,7 @@ struct RunIdentity {
   std::vector<std::string> nvme_paths;  // absolute; empty when nothing is on NVMe
   std::int64_t tile_elements = 0;       // the volume keeps its tile geometry
   bool durable = false;                 // all state is on NVMe: a restart goes on
+  std::string data;                     // what identifies the training data: size and checksum
   std::string fingerprint;              // the keys that change results, as the config reader writes them
   std::string config_text;              // the resolved config
 };

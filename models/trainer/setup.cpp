@@ -20,7 +20,8 @@ using runtime::Home;
 constexpr Bytes kProgramReserve = 30 * kMiB;
 // Default tile: long enough for full disk speed, short enough that several fit into a small budget.
 constexpr Bytes kDefaultTileBytes = 4 * kMiB;
-// What the process holds when the plan is made differs between starts and between `plan` and `train`: up to 0.4 MiB seen.
+// What the process holds when the plan is made differs between starts and between `plan` and `train`: up to 0.4 MiB
+// seen.
 constexpr Bytes kProgramSpread = 1 * kMiB;
 constexpr std::int64_t kTileQuantum = 4096;  // elements: payloads of every stream are whole blocks
 

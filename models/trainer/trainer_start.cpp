@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "core/check.h"
+#include "core/hash.h"
 #include "core/json.h"
 #include "models/checkpoint_init.h"
 #include "models/files/hf_folder.h"
@@ -80,6 +81,16 @@ std::vector<runtime::TensorInfo> all_tensors(const runtime::ModelInfo& model) {
   return tensors;
 }
 
+// How many of a run's volumes lie in these paths.
+std::size_t volumes_in(const std::vector<std::string>& paths, const std::string& run_id) {
+  std::size_t count = 0;
+  for (const std::string& path : paths)
+    if (const auto volumes = io::list_volumes(path); volumes.ok())
+      count += static_cast<std::size_t>(std::count_if(
+          volumes->begin(), volumes->end(), [&](const io::VolumeInfo& volume) { return volume.run_id == run_id; }));
+  return count;
+}
+
 // Its volumes are there and none has a record.
 bool never_committed(const RunIdentity& identity) {
   bool found = false;
@@ -95,7 +106,29 @@ bool never_committed(const RunIdentity& identity) {
   return found;
 }
 
+// Size and checksum of the training file: of all of it up to kWholeFile, else of pieces spread over it.
+Result<std::string> identify_data(const std::string& path) {
+  constexpr Bytes kPiece = kMiB, kWholeFile = 256 * kMiB;
+  HEADRACE_TRY(const File file, File::open_read(path));
+  HEADRACE_TRY(const Bytes size, file.size());
+  const Bytes stride = size <= kWholeFile ? kPiece : ceil_div(size, kWholeFile / kPiece);
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(kPiece, size)));
+  Xxh3Stream digest;
+  for (Bytes at = 0; at < size; at += stride) {
+    const std::span<std::byte> part = std::span(piece).first(static_cast<std::size_t>(std::min(kPiece, size - at)));
+    HEADRACE_RETURN_IF_ERROR(file.read_exact(at, part));
+    digest.update(part);
+  }
+  return fmt::format("{} bytes, xxh3 {:016x}", size, digest.digest());
+}
+
 Result<void> check_resumable(const RunIdentity& earlier, const TrainingSetup& setup, const std::string& run_dir) {
+  HEADRACE_TRY(const std::string data, identify_data(setup.train_data.path));
+  if (data != earlier.data)
+    return make_error(ErrorCode::kConfig,
+                      fmt::format("{} has changed: {} now, {} when run {} began", setup.train_data.path, data,
+                                  earlier.data, earlier.run_id),
+                      "put the text back, or start anew: --resume never with another --run-dir");
   HEADRACE_RETURN_IF_ERROR(config::check_resumable(earlier.fingerprint, setup.config));
   if (!earlier.durable)
     return make_error(ErrorCode::kPreflight,
@@ -187,7 +220,13 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
   run_id_ = earlier.has_value() ? earlier->run_id : new_run_id();
   runtime::EngineOptions engine_options = make_engine_options(setup, run_id_);
   engine_options.nvme_paths = absolute_paths(engine_options.nvme_paths);
-  if (earlier.has_value() && !earlier->nvme_paths.empty()) engine_options.nvme_paths = earlier->nvme_paths;
+  if (earlier.has_value() && !earlier->nvme_paths.empty() &&
+      volumes_in(engine_options.nvme_paths, earlier->run_id) != earlier->nvme_paths.size()) {
+    if (engine_options.nvme_paths != earlier->nvme_paths)
+      notes_.push_back("the run's volumes are not all in nvme_path; they are looked for where the run began: " +
+                       fmt::format("{}", fmt::join(earlier->nvme_paths, ", ")));
+    engine_options.nvme_paths = earlier->nvme_paths;
+  }
   const std::int64_t tile_elements = plan.input.tile_elements;
   note_other_runs(engine_options.nvme_paths);
   HEADRACE_TRY(engine_, runtime::Engine::create(std::move(plan), engine_options,
@@ -203,12 +242,18 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
   HEADRACE_RETURN_IF_ERROR(find_rates(engine_options.nvme_paths));
   bound_ = runtime::bound_of(engine_->plan(), rates_);
   if (resumed_) {
+    if (engine_options.nvme_paths != earlier->nvme_paths) {  // moved, and found where the config says
+      RunIdentity moved = *earlier;
+      moved.nvme_paths = engine_options.nvme_paths;
+      HEADRACE_RETURN_IF_ERROR(folder_->write_identity(moved));
+    }
     HEADRACE_RETURN_IF_ERROR(folder_->repair_metrics(engine_->committed().step, engine_->committed().metrics_row));
     if (loss_scaler_.has_value() && engine_->committed().step > 0) loss_scaler_->restore(engine_->committed());
   } else {
+    HEADRACE_TRY(const std::string data, identify_data(setup.train_data.path));
     // Before the first commit, so that a committed run always has a folder that knows it.
     HEADRACE_RETURN_IF_ERROR(
-        folder_->write_identity({run_id_, engine_options.nvme_paths, tile_elements, engine_->durable(),
+        folder_->write_identity({run_id_, engine_options.nvme_paths, tile_elements, engine_->durable(), data,
                                  config::fingerprint(setup.config), config_text(setup.config)}));
     HEADRACE_RETURN_IF_ERROR(folder_->clear_metrics());
     HEADRACE_RETURN_IF_ERROR(initialise_state());

@@ -103,6 +103,23 @@ class Resume(JobCase):
         self.train("headrace.steps=8", "memory.cache=false", "durability=power")
         self.assertEqual([row["step"] for row in self.metrics()], list(range(1, 9)))
 
+    def test_changed_data_is_noticed(self):
+        self.train("--max-steps", "2")
+        text = self.folder / "text.txt"
+        text.write_text(text.read_text().replace("e", "a"))
+        self.assertIn("text.txt has changed", self.train(expect=3).err)
+
+    def test_a_moved_path_is_found_where_the_config_says(self):
+        self.train(run="whole")
+        self.train("--max-steps", "2")
+        (self.folder / "scratch").rename(self.folder / "moved")
+        where = ["zero_optimization.offload_param.nvme_path=moved", "zero_optimization.offload_optimizer.nvme_path=moved"]
+        self.train(*where)
+        verified = self.run_program("checkpoint", "verify", "run")
+        self.assertEqual(verified.code, 0, str(verified))
+        (self.folder / "moved").rename(self.folder / "scratch")
+        self.assertEqual(self.digest_in(verified.out), self.digest("whole"))
+
     def test_resume_must_needs_a_run(self):
         self.assertIn("no run", self.train("--resume", "must", expect=4).err)
 

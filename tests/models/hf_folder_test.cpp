@@ -440,7 +440,7 @@ TEST_F(ExportHfFolderTest, RefusesAFolderThatHasFilesAndTakesAnEmptyOne) {
   write_whole(folder_ / "notes.txt", "mine");
   const auto refused = run("llama_tiny", DType::kFp32, 1 << 30, folder_.path());
   ASSERT_FALSE(refused.ok());
-  EXPECT_EQ(refused.error().code, ErrorCode::kConfig);
+  EXPECT_EQ(refused.error().code, ErrorCode::kPreflight);
   EXPECT_THAT(refused.error().message, HasSubstr("has files already"));
   EXPECT_EQ(read_whole(folder_ / "notes.txt"), "mine");
   EXPECT_THAT(run("llama_tiny", DType::kFp32, 1 << 30, folder_ / "notes.txt").error().message, HasSubstr("is a file"));
