@@ -7,6 +7,7 @@
 #include <cmath>
 #include <csignal>
 #include <memory>
+#include <thread>
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/plan_text.h"
@@ -14,6 +15,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "models/trainer/read_setup.h"
 #include "models/trainer/trainer.h"
 
@@ -30,26 +32,44 @@ struct TrainArguments {
   std::string trace;
 };
 
-std::atomic<int> signals_received{0};
-
-void on_signal(int signal) {
-  if (signals_received.fetch_add(1) == 0) {
-    constexpr char kText[] =
-        "\n  finishing this step, then stopping. Again to stop at once (the last committed step is safe).\n";
-    [[maybe_unused]] const auto written = write(STDERR_FILENO, kText, sizeof kText - 1);
-    return;
+// Takes SIGINT and SIGTERM on a thread of its own: every other thread, made later, has them blocked, so that no
+// computation and no I/O is ever interrupted. The first one asks the run to stop after its step, the second one ends
+// the process.
+class StopRequests {
+ public:
+  StopRequests() {
+    sigemptyset(&signals_);
+    sigaddset(&signals_, SIGINT);
+    sigaddset(&signals_, SIGTERM);
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);
+    thread_ = std::thread([this] { watch(); });
   }
-  _exit(128 + signal);
-}
+  ~StopRequests() {
+    ended_.store(true);
+    thread_.join();
+  }
+  StopRequests(const StopRequests&) = delete;
+  StopRequests& operator=(const StopRequests&) = delete;
 
-void install_signal_handlers() {
-  struct sigaction action = {};
-  action.sa_handler = on_signal;
-  sigemptyset(&action.sa_mask);
-  action.sa_flags = SA_RESTART;  // a step's I/O is not disturbed
-  sigaction(SIGINT, &action, nullptr);
-  sigaction(SIGTERM, &action, nullptr);
-}
+  [[nodiscard]] bool asked() const noexcept { return received_.load() > 0; }
+
+ private:
+  void watch() {
+    set_thread_name("signals");
+    constexpr timespec kLook{0, 100'000'000};  // how long the end of the program may wait for this thread
+    while (!ended_.load()) {
+      const int signal = sigtimedwait(&signals_, nullptr, &kLook);
+      if (signal < 0) continue;
+      if (received_.fetch_add(1) > 0) _exit(128 + signal);
+      print_error("\n  finishing this step, then stopping. Again to stop at once (the last committed step is safe).\n");
+    }
+  }
+
+  sigset_t signals_{};
+  std::atomic<int> received_{0};
+  std::atomic<bool> ended_{false};
+  std::thread thread_;
+};
 
 Result<models::ResumePolicy> parse_resume(const std::string& word) {
   if (word == "auto") return models::ResumePolicy::kAuto;
@@ -129,11 +149,12 @@ struct Ending {
   bool max_steps = false;
 };
 
-Result<Ending> run_steps(models::Trainer& trainer, const TrainArguments& arguments, Screen& screen, Summary& summary) {
+Result<Ending> run_steps(models::Trainer& trainer, const TrainArguments& arguments, const StopRequests& requests,
+                         Screen& screen, Summary& summary) {
   Ending ending;
   std::int64_t taken = 0;
   while (!trainer.is_done()) {
-    if (signals_received.load() > 0) {
+    if (requests.asked()) {
       ending.stopped = true;
       return ending;
     }
@@ -213,7 +234,7 @@ Result<int> train(const TrainArguments& arguments, bool json) {
   const models::TrainingSetup setup = options.setup;
   options.run_dir = arguments.run_dir.empty() ? join_path("runs", setup.config.run.name) : arguments.run_dir;
   options.trace = !arguments.trace.empty();
-  install_signal_handlers();
+  const StopRequests requests;
   HEADRACE_TRY(auto trainer, models::Trainer::create(std::move(options)));
   // Not only at the end of a long run.
   HEADRACE_RETURN_IF_ERROR(write_trace(*trainer, arguments.trace));
@@ -222,7 +243,7 @@ Result<int> train(const TrainArguments& arguments, bool json) {
     screen.line(fmt::format("the run has done its {}; a larger headrace.steps goes on",
                             count_text(static_cast<std::int64_t>(trainer->last_step()), "step")));
   Summary summary;
-  HEADRACE_TRY(const Ending ending, run_steps(*trainer, arguments, screen, summary));
+  HEADRACE_TRY(const Ending ending, run_steps(*trainer, arguments, requests, screen, summary));
   return finish(*trainer, arguments, ending, json, screen, summary);
 }
 
