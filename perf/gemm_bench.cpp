@@ -201,8 +201,13 @@ int main(int argc, char** argv) {
       threads = std::max(1, std::atoi(argv[++i]));
     } else if (std::strcmp(argv[i], "--commit") == 0 && has_value) {
       commit = argv[++i];
+    } else if (std::strcmp(argv[i], "--json") == 0 && has_value) {
+      if (std::freopen(argv[++i], "w", stdout) == nullptr) {
+        std::fprintf(stderr, "perf_gemm: cannot write %s\n", argv[i]);
+        return 1;
+      }
     } else {
-      std::fprintf(stderr, "usage: perf_gemm [--samples N] [--threads N] [--commit ID]\n");
+      std::fprintf(stderr, "usage: perf_gemm [--samples N] [--threads N] [--commit ID] [--json FILE]\n");
       return 2;
     }
   }
