@@ -8,116 +8,13 @@
 namespace headrace::cpu_adam {
 namespace {
 
-// Eight elements; needs AVX2, FMA and F16C.
-struct Vec {
-  using F = __m256;
-  struct Sums {
-    __m256d low = _mm256_setzero_pd();
-    __m256d high = _mm256_setzero_pd();
-  };
-  struct Count {
-    __m256i lanes = _mm256_setzero_si256();  // minus the count: a chunk has far fewer than 2^31 elements
-  };
-  struct Nans {
-    __m256 lanes = _mm256_setzero_ps();
-  };
-  static constexpr int kLanes = 8;
+#include "cpu_adam/vector_avx2-inl.h"
 
-  static F set(float value) noexcept { return _mm256_set1_ps(value); }
-  static F load(const float* from) noexcept { return _mm256_loadu_ps(from); }
-  static void store(float* to, F x) noexcept { _mm256_storeu_ps(to, x); }
-  static __m128i load_words(const void* from) noexcept { return _mm_loadu_si128(static_cast<const __m128i*>(from)); }
-  // The low halves of eight 32-bit lanes.
-  static void store_words(void* to, __m256i lanes) noexcept {
-    const __m256i packed = _mm256_packus_epi32(lanes, lanes);
-    _mm_storeu_si128(static_cast<__m128i*>(to), _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0x08)));
-  }
-  static F load_bf16(const std::uint16_t* from) noexcept {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(load_words(from)), 16));
-  }
-  static F load_fp16(const std::uint16_t* from) noexcept { return _mm256_cvtph_ps(load_words(from)); }
-  static F load_split(const std::uint16_t* high, const std::int16_t* low) noexcept {
-    const __m256i upper = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_words(high)), 16);
-    return _mm256_castsi256_ps(_mm256_add_epi32(upper, _mm256_cvtepi16_epi32(load_words(low))));
-  }
-  // Sixteen lanes below 2^16, in order.
-  static void store_word_pair(void* to, __m256i x, __m256i y) noexcept {
-    const __m256i packed = _mm256_packus_epi32(x, y);  // within each half: quarters 0, 2 | 1, 3
-    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_permute4x64_epi64(packed, 0xD8));
-  }
-  static void store_low_halves(std::int16_t* to, F x, F y) noexcept {
-    const __m256i low = _mm256_set1_epi32(0xFFFF);
-    store_word_pair(to, _mm256_and_si256(_mm256_castps_si256(x), low), _mm256_and_si256(_mm256_castps_si256(y), low));
-  }
-  static void store_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept {
-    const __m256i half = _mm256_set1_epi32(0x8000);
-    store_word_pair(to, _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), half), 16),
-                    _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(y), half), 16));
-  }
-  static F store_bf16(std::uint16_t* to, F x) noexcept {
-    const __m256i bits = _mm256_castps_si256(x);
-    const __m256i upper = _mm256_srli_epi32(bits, 16);
-    const __m256i odd = _mm256_and_si256(upper, _mm256_set1_epi32(1));
-    const __m256i even =
-        _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7FFF)), odd), 16);
-    const __m256i is_nan = _mm256_castps_si256(_mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-    const __m256i rounded = _mm256_blendv_epi8(even, _mm256_or_si256(upper, _mm256_set1_epi32(0x40)), is_nan);
-    store_words(to, rounded);
-    return _mm256_castsi256_ps(_mm256_slli_epi32(rounded, 16));
-  }
-  static F store_fp16(std::uint16_t* to, F x) noexcept {
-    const __m128i rounded = _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), rounded);
-    return _mm256_cvtph_ps(rounded);
-  }
-
-  static F add(F a, F b) noexcept { return _mm256_add_ps(a, b); }
-  static F mul(F a, F b) noexcept { return _mm256_mul_ps(a, b); }
-  static F div(F a, F b) noexcept { return _mm256_div_ps(a, b); }
-  static F sqrt(F a) noexcept { return _mm256_sqrt_ps(a); }
-  static F fma(F a, F b, F c) noexcept { return _mm256_fmadd_ps(a, b, c); }
-  static F negated_fma(F a, F b, F c) noexcept { return _mm256_fnmadd_ps(a, b, c); }
-  static F flush_subnormal(F x) noexcept {
-    const F magnitude = _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF)));
-    const F smallest_normal = _mm256_castsi256_ps(_mm256_set1_epi32(0x00800000));
-    return _mm256_and_ps(x, _mm256_cmp_ps(magnitude, smallest_normal, _CMP_NLT_UQ));
-  }
-  static F canonical_nan(F x) noexcept {
-    const F canonical = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
-    return _mm256_blendv_ps(x, canonical, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-  }
-
-  static void note_nans(Nans& nans, F x, F y) noexcept {
-    nans.lanes = _mm256_or_ps(nans.lanes, _mm256_cmp_ps(x, y, _CMP_UNORD_Q));
-  }
-  static bool any(const Nans& nans) noexcept { return _mm256_movemask_ps(nans.lanes) != 0; }
-
-  static void add_squares(Sums& sums, F x) noexcept {
-    const __m256d low = _mm256_cvtps_pd(_mm256_castps256_ps128(x));
-    const __m256d high = _mm256_cvtps_pd(_mm256_extractf128_ps(x, 1));
-    sums.low = _mm256_fmadd_pd(low, low, sums.low);
-    sums.high = _mm256_fmadd_pd(high, high, sums.high);
-  }
-  static void store_sums(double* to, const Sums& sums) noexcept {
-    _mm256_storeu_pd(to, sums.low);
-    _mm256_storeu_pd(to + 4, sums.high);
-  }
-  static void count_non_finite(Count& count, F x) noexcept {
-    const __m256i magnitude = _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));
-    count.lanes = _mm256_add_epi32(count.lanes, _mm256_cmpgt_epi32(magnitude, _mm256_set1_epi32(0x7F7FFFFF)));
-  }
-  static std::int64_t total(const Count& count) noexcept {
-    alignas(32) std::int32_t lanes[kLanes];
-    _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), count.lanes);
-    std::int64_t total = 0;
-    for (const std::int32_t lane : lanes) total -= lane;
-    return total;
-  }
-};
-
+// clang-format off: the loops are written in terms of the vectors
 #include "cpu_adam/adamw-inl.h"
 #include "cpu_adam/arrive-inl.h"
 #include "cpu_adam/table-inl.h"
+// clang-format on
 
 }  // namespace
 

@@ -8,113 +8,13 @@
 namespace headrace::cpu_adam {
 namespace {
 
-struct WordPicks {
-  constexpr explicit WordPicks(int first) noexcept : words() {
-    for (int k = 0; k < 32; ++k) words[k] = static_cast<std::int16_t>(2 * k + first);
-  }
-  std::int16_t words[32];
-};
+#include "cpu_adam/vector_avx512-inl.h"
 
-// Sixteen elements; needs AVX-512 F, BW, DQ and VL.
-struct Vec {
-  using F = __m512;
-  struct Sums {
-    __m512d low = _mm512_setzero_pd();
-    __m512d high = _mm512_setzero_pd();
-  };
-  struct Count {
-    std::int64_t value = 0;
-  };
-  using Nans = __mmask16;
-  static constexpr int kLanes = 16;
-
-  static F set(float value) noexcept { return _mm512_set1_ps(value); }
-  static F load(const float* from) noexcept { return _mm512_loadu_ps(from); }
-  static void store(float* to, F x) noexcept { _mm512_storeu_ps(to, x); }
-  static __m256i load_words(const void* from) noexcept { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
-  // The low halves of sixteen 32-bit lanes.
-  static void store_words(void* to, __m512i lanes) noexcept {
-    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm512_cvtepi32_epi16(lanes));
-  }
-  static F load_bf16(const std::uint16_t* from) noexcept {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(load_words(from)), 16));
-  }
-  static F load_fp16(const std::uint16_t* from) noexcept { return _mm512_cvtph_ps(load_words(from)); }
-  static F load_split(const std::uint16_t* high, const std::int16_t* low) noexcept {
-    const __m512i upper = _mm512_slli_epi32(_mm512_cvtepu16_epi32(load_words(high)), 16);
-    return _mm512_castsi512_ps(_mm512_add_epi32(upper, _mm512_cvtepi16_epi32(load_words(low))));
-  }
-  // Word `first` of each lane of x, then of y: one permutation, where narrowing each vector takes two.
-  template <int kFirst>
-  static void store_word_of_lanes(void* to, __m512i x, __m512i y) noexcept {
-    alignas(64) static constexpr WordPicks kPicks(kFirst);
-    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(x, _mm512_load_si512(kPicks.words), y));
-  }
-  static void store_low_halves(std::int16_t* to, F x, F y) noexcept {
-    store_word_of_lanes<0>(to, _mm512_castps_si512(x), _mm512_castps_si512(y));
-  }
-  static void store_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept {
-    const __m512i half = _mm512_set1_epi32(0x8000);
-    store_word_of_lanes<1>(to, _mm512_add_epi32(_mm512_castps_si512(x), half),
-                           _mm512_add_epi32(_mm512_castps_si512(y), half));
-  }
-  static F store_bf16(std::uint16_t* to, F x) noexcept {
-    const __m512i bits = _mm512_castps_si512(x);
-    const __m512i upper = _mm512_srli_epi32(bits, 16);
-    const __m512i odd = _mm512_and_si512(upper, _mm512_set1_epi32(1));
-    const __m512i even =
-        _mm512_srli_epi32(_mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7FFF)), odd), 16);
-    const __mmask16 is_nan = _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q);
-    const __m512i rounded = _mm512_mask_or_epi32(even, is_nan, upper, _mm512_set1_epi32(0x40));
-    store_words(to, rounded);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(rounded, 16));
-  }
-  static F store_fp16(std::uint16_t* to, F x) noexcept {
-    const __m256i rounded = _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT);
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), rounded);
-    return _mm512_cvtph_ps(rounded);
-  }
-
-  static F add(F a, F b) noexcept { return _mm512_add_ps(a, b); }
-  static F mul(F a, F b) noexcept { return _mm512_mul_ps(a, b); }
-  static F div(F a, F b) noexcept { return _mm512_div_ps(a, b); }
-  static F sqrt(F a) noexcept { return _mm512_sqrt_ps(a); }
-  static F fma(F a, F b, F c) noexcept { return _mm512_fmadd_ps(a, b, c); }
-  static F negated_fma(F a, F b, F c) noexcept { return _mm512_fnmadd_ps(a, b, c); }
-  static F flush_subnormal(F x) noexcept {
-    constexpr int kSubnormalOrZero = 0x26;
-    return _mm512_maskz_mov_ps(_knot_mask16(_mm512_fpclass_ps_mask(x, kSubnormalOrZero)), x);
-  }
-  static F canonical_nan(F x) noexcept {
-    const F canonical = _mm512_castsi512_ps(_mm512_set1_epi32(0x7FC00000));
-    return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), canonical);
-  }
-
-  static void note_nans(Nans& nans, F x, F y) noexcept {
-    nans = _kor_mask16(nans, _mm512_cmp_ps_mask(x, y, _CMP_UNORD_Q));
-  }
-  static bool any(Nans nans) noexcept { return nans != 0; }
-
-  static void add_squares(Sums& sums, F x) noexcept {
-    const __m512d low = _mm512_cvtps_pd(_mm512_castps512_ps256(x));
-    const __m512d high = _mm512_cvtps_pd(_mm512_extractf32x8_ps(x, 1));
-    sums.low = _mm512_fmadd_pd(low, low, sums.low);
-    sums.high = _mm512_fmadd_pd(high, high, sums.high);
-  }
-  static void store_sums(double* to, const Sums& sums) noexcept {
-    _mm512_storeu_pd(to, sums.low);
-    _mm512_storeu_pd(to + 8, sums.high);
-  }
-  static void count_non_finite(Count& count, F x) noexcept {
-    constexpr int kNanOrInfinity = 0x99;  // quiet NaN, +inf, -inf, signalling NaN
-    count.value += __builtin_popcount(_mm512_fpclass_ps_mask(x, kNanOrInfinity));
-  }
-  static std::int64_t total(const Count& count) noexcept { return count.value; }
-};
-
+// clang-format off: the loops are written in terms of the vectors
 #include "cpu_adam/adamw-inl.h"
 #include "cpu_adam/arrive-inl.h"
 #include "cpu_adam/table-inl.h"
+// clang-format on
 
 }  // namespace
 

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The vectors of the scalar target. Included inside that target's anonymous namespace, after <cmath>, <cstring> and
+// core/dtype.h.
+
+// One element at a time, by the standard library and core/dtype.h: the truth that the SIMD targets are compared with.
+struct Vec {
+  using F = float;
+  using Sums = double;
+  using Count = std::int64_t;
+  using Nans = bool;
+  static constexpr int kLanes = 1;
+
+  static F set(float value) noexcept { return value; }
+  static F load(const float* from) noexcept { return *from; }
+  static void store(float* to, F x) noexcept { *to = x; }
+  static F load_bf16(const std::uint16_t* from) noexcept { return to_fp32(Bf16{*from}); }
+  static F load_fp16(const std::uint16_t* from) noexcept { return to_fp32(Fp16{*from}); }
+  static F load_split(const std::uint16_t* high, const std::int16_t* low) noexcept {
+    return join_master({*high, *low});
+  }
+  // For both halves: the ties-away rule of core/dtype.h.
+  static void store_low_halves(std::int16_t* to, F x, F y) noexcept {
+    to[0] = split_master(x).lo;
+    to[1] = split_master(y).lo;
+  }
+  static void store_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept {
+    to[0] = split_master(x).hi;
+    to[1] = split_master(y).hi;
+  }
+  static F store_bf16(std::uint16_t* to, F x) noexcept {
+    const Bf16 rounded = to_bf16(x);
+    *to = rounded.bits;
+    return to_fp32(rounded);
+  }
+  static F store_fp16(std::uint16_t* to, F x) noexcept {
+    const Fp16 rounded = to_fp16(x);
+    *to = rounded.bits;
+    return to_fp32(rounded);
+  }
+
+  static F add(F a, F b) noexcept { return a + b; }
+  static F mul(F a, F b) noexcept { return a * b; }
+  static F div(F a, F b) noexcept { return a / b; }
+  static F sqrt(F a) noexcept { return std::sqrt(a); }
+  static F fma(F a, F b, F c) noexcept { return std::fma(a, b, c); }
+  static F negated_fma(F a, F b, F c) noexcept { return std::fma(-a, b, c); }
+  static F flush_subnormal(F x) noexcept { return std::abs(x) < 0x1p-126F ? 0.0F : x; }  // zeros lose their sign
+  static F canonical_nan(F x) noexcept { return x == x ? x : std::bit_cast<float>(0x7FC00000U); }
+
+  static void note_nans(Nans& nans, F x, F y) noexcept { nans = nans || x != x || y != y; }
+  static bool any(Nans nans) noexcept { return nans; }
+
+  static void add_squares(Sums& sums, F x) noexcept {
+    const auto wide = static_cast<double>(x);
+    sums += wide * wide;
+  }
+  static void store_sums(double* to, Sums sums) noexcept { *to = sums; }
+  static void count_non_finite(Count& count, F x) noexcept { count += std::isfinite(x) ? 0 : 1; }
+  static std::int64_t total(Count count) noexcept { return count; }
+};
