@@ -128,6 +128,11 @@ VolumeCounters Queue::counters() const {
   return result;
 }
 
+Queue::Latencies Queue::latencies() const {
+  const std::lock_guard lock(counters_mutex_);
+  return latencies_;
+}
+
 bool Queue::is_direct(std::uint32_t file) const {
   const std::lock_guard lock(counters_mutex_);
   return direct_[file] != 0;
@@ -235,8 +240,10 @@ void Queue::offer(std::vector<std::uint32_t>& offered) {
   if (offered.empty()) return;
   std::vector<IoRequest> requests;
   requests.reserve(offered.size());
+  const TimePoint entered = std::chrono::steady_clock::now();  // after the hashing of what is written
   for (const std::uint32_t request_idx : offered) {
-    const Request& request = requests_[request_idx];
+    Request& request = requests_[request_idx];
+    request.entered = entered;
     const Move& move = request.move->move;
     requests.push_back({move.operation, files_[move.file].file.fd, move.offset + request.begin,
                         request.num_segments == 0 ? nullptr : request.segments, request.num_segments, request_idx});

@@ -18,6 +18,7 @@
 #include "core/bytes.h"
 #include "core/result.h"
 #include "io/io_backend.h"
+#include "io/latency.h"
 #include "io/layout.h"
 #include "io/posix.h"
 #include "io/ticket_state.h"
@@ -60,7 +61,7 @@ struct QueueOptions {
   std::int64_t delay_us = 0;
 };
 
-// submit(), counters() and is_direct() are thread-safe; everything else belongs to the queue's own thread.
+// submit(), counters(), latencies() and is_direct() are thread-safe; everything else belongs to the queue's own thread.
 class Queue {
  public:
   Queue(std::unique_ptr<IoBackend> backend, std::vector<QueueFile> files, const QueueOptions& options);
@@ -75,6 +76,11 @@ class Queue {
   bool stop();
 
   [[nodiscard]] VolumeCounters counters() const;
+  // From being offered to the backend until its completion was reaped, of each request that moved bytes.
+  struct Latencies {
+    LatencyHistogram read, write;
+  };
+  [[nodiscard]] Latencies latencies() const;
   [[nodiscard]] bool is_direct(std::uint32_t file) const;
   [[nodiscard]] const char* backend_name() const noexcept { return backend_name_; }
 
@@ -109,6 +115,7 @@ class Queue {
     std::uint32_t num_retries = 0;
     std::uint32_t num_without_progress = 0;
     TimePoint not_before{};
+    TimePoint entered{};  // when it was last offered to the backend
     bool in_kernel = false;
     bool direct = false;  // was offered while the file used direct I/O
     bool lost = false;    // given up at the deadline while the kernel still has it
@@ -172,7 +179,7 @@ class Queue {
   void check_stalls(TimePoint now);
   void give_up_on(File& file, std::uint32_t file_idx);
   void break_down(Error error);
-  void count_moved(const Request& request, Bytes moved);
+  void count_moved(const Request& request, Bytes moved, TimePoint now);
   [[nodiscard]] Error transfer_error(const Request& request, Bytes got, const std::string& reason,
                                      std::string hint) const;
   [[nodiscard]] std::string describe(const Move& move) const;
@@ -209,6 +216,7 @@ class Queue {
 
   mutable std::mutex counters_mutex_;  // guards what follows; taken after mutex_, never before
   VolumeCounters counters_;
+  Latencies latencies_;
   std::vector<char> direct_;  // [files]
 
   clockid_t cpu_clock_{};

@@ -127,7 +127,7 @@ void Queue::handle_bytes(std::uint32_t request_idx, Bytes moved, TimePoint now) 
   }
   const Bytes wanted = request.end - request.begin;
   HEADRACE_CHECK(moved >= 0 && moved <= wanted, "a request moves no more than it was asked to");
-  count_moved(request, moved);
+  count_moved(request, moved, now);
   if (moved == wanted) {
     finish_request(request_idx);
     return;
@@ -150,14 +150,17 @@ void Queue::handle_bytes(std::uint32_t request_idx, Bytes moved, TimePoint now) 
   ++counters_.short_transfers;
 }
 
-void Queue::count_moved(const Request& request, Bytes moved) {
+void Queue::count_moved(const Request& request, Bytes moved, TimePoint now) {
+  const std::int64_t ns = std::chrono::nanoseconds(now - request.entered).count();
   const std::lock_guard lock(counters_mutex_);
   if (request.move->move.operation == IoOperation::kRead) {
     counters_.read_bytes += moved;
     ++counters_.read_requests;
+    latencies_.read.add(ns);
   } else {
     counters_.written_bytes += moved;
     ++counters_.write_requests;
+    latencies_.write.add(ns);
   }
 }
 
