@@ -385,6 +385,7 @@ TEST(Overrides, ErrorsNameTheArgument) {
   EXPECT_THAT(message("memory.host=lots"),
               AllOf(HasSubstr("argument \"memory.host=lots\""), HasSubstr("\"headrace.memory.host\"")));
   EXPECT_THAT(message("stpes=5"), AllOf(HasSubstr("argument \"stpes=5\""), HasSubstr("did you mean \"steps\"?")));
+  EXPECT_THAT(message("memory.hots=1GiB"), HasSubstr("did you mean \"memory.host\"?"));
   EXPECT_THAT(message("memroy.host=5"), HasSubstr("\"host\" belongs under \"headrace.memory\""));
   EXPECT_THAT(message("grdient_clipping=5"), HasSubstr("\"gradient_clipping\" belongs at the top level"));
   EXPECT_THAT(message("steps.x=5"), HasSubstr("unknown key \"headrace.steps.x\""));
