@@ -22,6 +22,24 @@ struct AdamWConstants {
   bool moves, decays, flushes;
 };
 
+// The moments after a gradient of `raw`, before it is scaled.
+inline void advance_moments(Vec::F raw, const AdamWConstants& c, Vec::F& m, Vec::F& v) noexcept {
+  const Vec::F g = Vec::mul(c.gradient_scale, raw);
+  m = Vec::fma(c.beta1, m, Vec::mul(c.one_minus_beta1, g));
+  v = Vec::fma(c.beta2, v, Vec::mul(Vec::mul(c.one_minus_beta2, g), g));
+  if (c.flushes) {
+    m = Vec::flush_subnormal(m);
+    v = Vec::flush_subnormal(v);
+  }
+}
+
+// The master after one step with these moments.
+inline Vec::F step_master(Vec::F p, Vec::F m, Vec::F root_of_v, const AdamWConstants& c) noexcept {
+  const Vec::F denominator = Vec::fma(root_of_v, c.inverse_sqrt_correction2, c.eps);
+  if (c.decays) p = Vec::negated_fma(c.decay, p, p);
+  return Vec::negated_fma(c.step_size, Vec::div(m, denominator), p);
+}
+
 // Elements of one turn of a loop: two lines of an fp32 array, one of a 16-bit array.
 inline constexpr std::int64_t kBlockElements = 32;
 // How far ahead lines are asked for. The hardware's own prefetchers lose the thread between five arrays at page
@@ -51,7 +69,8 @@ inline Vec::F load_master(const AdamWSpan& s, std::int64_t i) noexcept {
   if constexpr (kWeights == WeightKind::kFp32) {
     return Vec::load(static_cast<const float*>(s.weights) + i);
   } else if constexpr (kWeights == WeightKind::kSplit) {
-    return Vec::load_split(static_cast<const std::uint16_t*>(s.weights) + i, s.remainder + i);
+    return Vec::load_split(static_cast<const std::uint16_t*>(s.weights) + i,
+                           static_cast<const std::int16_t*>(s.remainder) + i);
   } else {
     return Vec::load(s.master + i);
   }
@@ -70,7 +89,7 @@ inline void store_masters(const AdamWSpan& s, std::int64_t i, Vec::F p, Vec::F q
   }
   auto* weights = static_cast<std::uint16_t*>(s.weights) + i;
   if constexpr (kWeights == WeightKind::kSplit) {
-    Vec::store_low_halves(s.remainder + i, p, q);
+    Vec::store_low_halves(static_cast<std::int16_t*>(s.remainder) + i, p, q);
   } else {
     Vec::store(s.master + i, p);
     Vec::store(s.master + i + Vec::kLanes, q);
@@ -87,23 +106,18 @@ inline void store_masters(const AdamWSpan& s, std::int64_t i, Vec::F p, Vec::F q
 // the master.
 template <WeightKind kWeights, GradientKind kGradient>
 inline Vec::F adamw_vector(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c, Vec::Nans& nans) noexcept {
-  const Vec::F g = Vec::mul(c.gradient_scale, load_gradient<kGradient>(s.gradient, i));
-  Vec::F m = Vec::fma(c.beta1, Vec::load(s.exp_avg + i), Vec::mul(c.one_minus_beta1, g));
-  Vec::F v = Vec::fma(c.beta2, Vec::load(s.exp_avg_sq + i), Vec::mul(Vec::mul(c.one_minus_beta2, g), g));
-  if (c.flushes) {
-    m = Vec::flush_subnormal(m);
-    v = Vec::flush_subnormal(v);
-  }
-  Vec::store(s.exp_avg + i, m);
-  Vec::store(s.exp_avg_sq + i, v);
+  auto* const exp_avg = static_cast<float*>(s.exp_avg) + i;
+  auto* const exp_avg_sq = static_cast<float*>(s.exp_avg_sq) + i;
+  Vec::F m = Vec::load(exp_avg);
+  Vec::F v = Vec::load(exp_avg_sq);
+  advance_moments(load_gradient<kGradient>(s.gradient, i), c, m, v);
+  Vec::store(exp_avg, m);
+  Vec::store(exp_avg_sq, v);
   if (!c.moves) {
     Vec::note_nans(nans, m, v);
     return kHasMaster<kWeights> ? load_master<kWeights>(s, i) : m;
   }
-  const Vec::F denominator = Vec::fma(Vec::sqrt(v), c.inverse_sqrt_correction2, c.eps);
-  Vec::F p = load_master<kWeights>(s, i);
-  if (c.decays) p = Vec::negated_fma(c.decay, p, p);
-  p = Vec::negated_fma(c.step_size, Vec::div(m, denominator), p);
+  const Vec::F p = step_master(load_master<kWeights>(s, i), m, Vec::sqrt(v), c);
   Vec::note_nans(nans, p, p);
   return p;
 }
@@ -126,8 +140,10 @@ __attribute__((noinline, cold)) void make_nans_canonical(const AdamWSpan& s, std
                                                          bool moves) noexcept {
   const std::int64_t end = begin + elements;
   for (std::int64_t i = begin; i < end; i += Vec::kLanes) {
-    Vec::store(s.exp_avg + i, Vec::canonical_nan(Vec::load(s.exp_avg + i)));
-    Vec::store(s.exp_avg_sq + i, Vec::canonical_nan(Vec::load(s.exp_avg_sq + i)));
+    auto* const exp_avg = static_cast<float*>(s.exp_avg) + i;
+    auto* const exp_avg_sq = static_cast<float*>(s.exp_avg_sq) + i;
+    Vec::store(exp_avg, Vec::canonical_nan(Vec::load(exp_avg)));
+    Vec::store(exp_avg_sq, Vec::canonical_nan(Vec::load(exp_avg_sq)));
   }
   for (std::int64_t i = begin; moves && i < end; i += kPair) {
     const Vec::F p = Vec::canonical_nan(load_master<kWeights>(s, i));
@@ -156,21 +172,31 @@ void adamw_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& c)
   alignas(64) float exp_avg[kPair] = {};
   alignas(64) float exp_avg_sq[kPair] = {};
   alignas(64) std::int16_t remainder[kPair] = {};
-  auto* weights_at = static_cast<char*>(s.weights) + begin * static_cast<std::int64_t>(kWeightBytes);
+  auto* const weights_at = static_cast<char*>(s.weights) + begin * static_cast<std::int64_t>(kWeightBytes);
+  auto* const exp_avg_at = static_cast<float*>(s.exp_avg) + begin;
+  auto* const exp_avg_sq_at = static_cast<float*>(s.exp_avg_sq) + begin;
+  auto* const remainder_at = static_cast<std::int16_t*>(s.remainder) + begin;
   std::memcpy(weights, weights_at, rest * kWeightBytes);
   std::memcpy(gradient, static_cast<const char*>(s.gradient) + begin * static_cast<std::int64_t>(kGradientBytes),
               rest * kGradientBytes);
-  std::memcpy(exp_avg, s.exp_avg + begin, rest * 4);
-  std::memcpy(exp_avg_sq, s.exp_avg_sq + begin, rest * 4);
+  std::memcpy(exp_avg, exp_avg_at, rest * 4);
+  std::memcpy(exp_avg_sq, exp_avg_sq_at, rest * 4);
   if constexpr (kHasMaster<kWeights>) std::memcpy(master, s.master + begin, rest * 4);
-  if constexpr (kWeights == WeightKind::kSplit) std::memcpy(remainder, s.remainder + begin, rest * 2);
-  const AdamWSpan local{weights, master, remainder, exp_avg, exp_avg_sq, gradient, kPair};
+  if constexpr (kWeights == WeightKind::kSplit) std::memcpy(remainder, remainder_at, rest * 2);
+  AdamWSpan local = s;
+  local.weights = weights;
+  local.master = master;
+  local.remainder = remainder;
+  local.exp_avg = exp_avg;
+  local.exp_avg_sq = exp_avg_sq;
+  local.gradient = gradient;
+  local.elements = kPair;
   adamw_block<kWeights, kGradient, kPair>(local, 0, c);
   std::memcpy(weights_at, weights, rest * kWeightBytes);
-  std::memcpy(s.exp_avg + begin, exp_avg, rest * 4);
-  std::memcpy(s.exp_avg_sq + begin, exp_avg_sq, rest * 4);
+  std::memcpy(exp_avg_at, exp_avg, rest * 4);
+  std::memcpy(exp_avg_sq_at, exp_avg_sq, rest * 4);
   if constexpr (kHasMaster<kWeights>) std::memcpy(s.master + begin, master, rest * 4);
-  if constexpr (kWeights == WeightKind::kSplit) std::memcpy(s.remainder + begin, remainder, rest * 2);
+  if constexpr (kWeights == WeightKind::kSplit) std::memcpy(remainder_at, remainder, rest * 2);
 }
 
 template <WeightKind kWeights, GradientKind kGradient>

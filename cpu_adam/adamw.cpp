@@ -3,11 +3,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 
 #include "core/check.h"
 #include "cpu_adam/dispatch.h"
+#include "cpu_adam/format_random.h"
 
 namespace headrace::cpu_adam {
 namespace {
@@ -22,10 +24,12 @@ struct NamedArray {
   const char* name;
   const void* data;
   Bytes element_bytes;
+  std::int64_t elements;
   bool wanted;
 };
 
-Result<void> validate_array(const NamedArray& array, std::int64_t elements) {
+Result<void> validate_array(const NamedArray& array) {
+  const std::int64_t elements = array.elements;
   if (!array.wanted) {
     if (array.data == nullptr) return {};
     return bad_arrays(fmt::format("{} is given, but this state format and weights dtype keep none", array.name));
@@ -40,18 +44,20 @@ Result<void> validate_array(const NamedArray& array, std::int64_t elements) {
   return {};
 }
 
-bool overlap(const NamedArray& a, const NamedArray& b, std::int64_t elements) {
-  if (!a.wanted || !b.wanted) return false;
+bool overlap(const NamedArray& a, const NamedArray& b) {
+  if (!a.wanted || !b.wanted || a.elements == 0) return false;
   const auto a_begin = reinterpret_cast<std::uintptr_t>(a.data);
   const auto b_begin = reinterpret_cast<std::uintptr_t>(b.data);
-  return a_begin < b_begin + static_cast<std::uintptr_t>(elements * b.element_bytes) &&
-         b_begin < a_begin + static_cast<std::uintptr_t>(elements * a.element_bytes);
+  return a_begin < b_begin + static_cast<std::uintptr_t>(b.elements * b.element_bytes) &&
+         b_begin < a_begin + static_cast<std::uintptr_t>(a.elements * a.element_bytes);
 }
 
 bool is_dtype(DType dtype) { return dtype == DType::kFp32 || dtype == DType::kBf16 || dtype == DType::kFp16; }
 
 WeightKind weight_kind(DType weights, StateFormat format) noexcept {
   if (format == StateFormat::kSplit) return WeightKind::kSplit;
+  if (format == StateFormat::kSplitBf16) return WeightKind::kSplitBf16;
+  if (format == StateFormat::kCompact) return WeightKind::kCompact;
   switch (weights) {
     case DType::kFp32: return WeightKind::kFp32;
     case DType::kBf16: return WeightKind::kBf16Master;
@@ -60,7 +66,33 @@ WeightKind weight_kind(DType weights, StateFormat format) noexcept {
   check_failed(__FILE__, __LINE__, "weights dtype", "unknown dtype of weights");
 }
 
+Result<void> validate_range(const AdamWArrays& a, StateFormat format) {
+  constexpr std::int64_t kMostElements = std::int64_t{1} << 60;  // byte counts stay far from overflow
+  if (a.elements < 0 || a.elements > kMostElements) {
+    return bad_arrays(fmt::format("{} elements, but must be 0 … {}", a.elements, kMostElements));
+  }
+  if (a.first_element < 0 || a.first_element > kMostElements) {
+    return bad_arrays(fmt::format("first_element is {}, but must be 0 … {}", a.first_element, kMostElements));
+  }
+  if (format == StateFormat::kCompact && a.first_element % kCompactBlockElements != 0) {
+    return bad_arrays(
+        fmt::format("first_element is {}, but the compact format shares scales among {} elements: give a multiple",
+                    a.first_element, kCompactBlockElements));
+  }
+  return {};
+}
+
 }  // namespace
+
+const char* state_format_name(StateFormat format) noexcept {
+  switch (format) {
+    case StateFormat::kFp32: return "fp32";
+    case StateFormat::kSplit: return "split";
+    case StateFormat::kSplitBf16: return "split_bf16";
+    case StateFormat::kCompact: return "compact";
+  }
+  return "?";
+}
 
 Result<void> validate(const AdamWHyper& h) {
   if (!std::isfinite(h.lr) || h.lr < 0) return bad_hyper("lr", h.lr, "finite and not negative");
@@ -89,35 +121,37 @@ Result<void> validate(const AdamWHyper& h) {
 }
 
 Result<void> validate(const AdamWArrays& a, StateFormat format) {
-  if (format != StateFormat::kFp32 && format != StateFormat::kSplit) {
+  if (format > StateFormat::kCompact) {
     return bad_arrays(fmt::format("unknown state format {}", static_cast<int>(format)));
   }
   if (!is_dtype(a.weights_dtype) || !is_dtype(a.gradient_dtype)) {
     return bad_arrays(fmt::format("unknown dtype: weights {}, gradient {}", static_cast<int>(a.weights_dtype),
                                   static_cast<int>(a.gradient_dtype)));
   }
-  constexpr std::int64_t kMostElements = std::int64_t{1} << 60;  // byte counts stay far from overflow
-  if (a.elements < 0 || a.elements > kMostElements) {
-    return bad_arrays(fmt::format("{} elements, but must be 0 … {}", a.elements, kMostElements));
+  if (format != StateFormat::kFp32 && a.weights_dtype != DType::kBf16) {
+    return bad_arrays(fmt::format("the {} format keeps bf16 weights, not {}", state_format_name(format),
+                                  dtype_name(a.weights_dtype)));
   }
-  const bool split = format == StateFormat::kSplit;
-  if (split && a.weights_dtype != DType::kBf16) {
-    return bad_arrays(fmt::format("the split format keeps bf16 weights, not {}", dtype_name(a.weights_dtype)));
-  }
+  HEADRACE_RETURN_IF_ERROR(validate_range(a, format));
+  const bool compact = format == StateFormat::kCompact;
+  const std::int64_t n = a.elements;
+  const std::int64_t scales = ceil_div(n, kCompactBlockElements);
+  const Bytes moment = compact ? 1 : (format == StateFormat::kSplitBf16 ? 2 : 4);
   const NamedArray arrays[] = {
-      {"weights", a.weights, dtype_bytes(a.weights_dtype), true},
-      {"master", a.master, 4, !split && a.weights_dtype != DType::kFp32},
-      {"remainder", a.remainder, 2, split},
-      {"exp_avg", a.exp_avg, 4, true},
-      {"exp_avg_sq", a.exp_avg_sq, 4, true},
-      {"gradient", a.gradient, dtype_bytes(a.gradient_dtype), true},
+      {"weights", a.weights, dtype_bytes(a.weights_dtype), n, true},
+      {"master", a.master, 4, n, format == StateFormat::kFp32 && a.weights_dtype != DType::kFp32},
+      {"remainder", a.remainder, compact ? 1 : 2, n, format != StateFormat::kFp32},
+      {"exp_avg", a.exp_avg, moment, n, true},
+      {"exp_avg_sq", a.exp_avg_sq, moment, n, true},
+      {"exp_avg_scale", a.exp_avg_scale, 1, scales, compact},
+      {"exp_avg_sq_scale", a.exp_avg_sq_scale, 1, scales, compact},
+      {"gradient", a.gradient, dtype_bytes(a.gradient_dtype), n, true},
   };
-  for (const NamedArray& array : arrays) HEADRACE_RETURN_IF_ERROR(validate_array(array, a.elements));
+  for (const NamedArray& array : arrays) HEADRACE_RETURN_IF_ERROR(validate_array(array));
   for (const NamedArray& first : arrays) {
     for (const NamedArray* second = &first + 1; second != std::end(arrays); ++second) {
-      if (a.elements > 0 && overlap(first, *second, a.elements)) {
-        return bad_arrays(fmt::format("{} and {} overlap within {} elements", first.name, second->name, a.elements));
-      }
+      if (overlap(first, *second))
+        return bad_arrays(fmt::format("{} and {} overlap within {} elements", first.name, second->name, n));
     }
   }
   return {};
@@ -169,19 +203,63 @@ AdamWFn select_adamw(const AdamWArrays& arrays, StateFormat format, Target targe
   return kernel_table(target).adamw[weights][static_cast<std::size_t>(gradient_kind(arrays.gradient_dtype))];
 }
 
-AdamWSpan make_span(const AdamWArrays& a, std::int64_t begin, std::int64_t elements) noexcept {
-  return {static_cast<std::byte*>(a.weights) + begin * dtype_bytes(a.weights_dtype),
-          a.master == nullptr ? nullptr : a.master + begin,
-          a.remainder == nullptr ? nullptr : a.remainder + begin,
-          a.exp_avg + begin,
-          a.exp_avg_sq + begin,
-          static_cast<const std::byte*>(a.gradient) + begin * dtype_bytes(a.gradient_dtype),
-          elements};
+namespace {
+
+bool rounds_stochastically(StateFormat format) noexcept {
+  return format == StateFormat::kSplitBf16 || format == StateFormat::kCompact;
+}
+
+template <class T>
+T* advanced(T* array, std::int64_t elements) noexcept {
+  return array == nullptr ? nullptr : array + elements;
+}
+std::byte* advanced(void* array, Bytes bytes) noexcept { return advanced(static_cast<std::byte*>(array), bytes); }
+
+AdamWSpan make_span(const AdamWArrays& a, StateFormat format, std::int64_t begin, std::int64_t elements) noexcept {
+  const Bytes moment = format == StateFormat::kCompact ? 1 : (format == StateFormat::kSplitBf16 ? 2 : 4);
+  const Bytes remainder = format == StateFormat::kCompact ? 1 : 2;
+  AdamWSpan span = {};
+  span.weights = advanced(a.weights, begin * dtype_bytes(a.weights_dtype));
+  span.master = advanced(a.master, begin);
+  span.remainder = advanced(a.remainder, begin * remainder);
+  span.exp_avg = advanced(a.exp_avg, begin * moment);
+  span.exp_avg_sq = advanced(a.exp_avg_sq, begin * moment);
+  span.exp_avg_scale = advanced(a.exp_avg_scale, begin / kCompactBlockElements);
+  span.exp_avg_sq_scale = advanced(a.exp_avg_sq_scale, begin / kCompactBlockElements);
+  span.gradient = static_cast<const std::byte*>(a.gradient) + begin * dtype_bytes(a.gradient_dtype);
+  span.elements = elements;
+  span.first_index = static_cast<std::uint32_t>(a.first_element + begin);
+  return span;
+}
+
+}  // namespace
+
+UpdateCall::UpdateCall(const AdamWArrays& arrays, StateFormat format, const AdamWHyper& hyper, Target target) noexcept
+    : arrays_(arrays),
+      format_(format),
+      scalars_(make_scalars(hyper)),
+      step_(hyper.optimizer_step),
+      seed_(hyper.rounding_seed),
+      update_(select_adamw(arrays, format, target)) {}
+
+void UpdateCall::run(std::int64_t begin, std::int64_t elements) const noexcept {
+  AdamWScalars scalars = scalars_;
+  const std::int64_t end = begin + elements;
+  while (begin < end) {
+    std::int64_t length = end - begin;
+    if (rounds_stochastically(format_)) {  // a key serves the elements up to the next multiple of 2^32
+      const std::int64_t element = arrays_.first_element + begin;
+      length = std::min(length, (std::int64_t{1} << 32) - (element & 0xFFFFFFFF));
+      const RoundingKey key = rounding_key(seed_, step_, arrays_.stream, element);
+      std::copy(key.begin(), key.end(), scalars.rounding_key);
+    }
+    update_(make_span(arrays_, format_, begin, length), scalars);
+    begin += length;
+  }
 }
 
 void adamw_update(const AdamWArrays& arrays, StateFormat format, const AdamWHyper& hyper, Target target) noexcept {
-  if (arrays.elements == 0) return;
-  select_adamw(arrays, format, target)(make_span(arrays, 0, arrays.elements), make_scalars(hyper));
+  UpdateCall(arrays, format, hyper, target).run(0, arrays.elements);
 }
 
 }  // namespace headrace::cpu_adam

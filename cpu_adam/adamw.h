@@ -19,7 +19,12 @@ enum class StateFormat : std::uint8_t {
   kFp32,   // with 16-bit weights: fp32 master, exp_avg, exp_avg_sq beside them (2 + 12 bytes); with fp32 weights these
            // are the master and there is no other copy (4 + 8 bytes)
   kSplit,  // bf16 weights: 16-bit remainder, fp32 moments (2 + 10 bytes); bit-identical to kFp32
+  kSplitBf16,  // bf16 weights: 16-bit remainder, bf16 moments rounded stochastically (2 + 6 bytes)
+  kCompact,    // bf16 weights: 8-bit remainder, moments of 8 bits with a scale byte for 64 elements, all rounded
+               // stochastically (2 + 3 1/32 bytes); docs/numerics.md has the rules
 };
+
+[[nodiscard]] const char* state_format_name(StateFormat format) noexcept;  // "fp32", "split", "split_bf16", "compact"
 
 enum class Target : std::uint8_t { kScalar, kAvx2, kAvx512 };
 [[nodiscard]] const char* target_name(Target target) noexcept;
@@ -34,21 +39,31 @@ struct AdamWHyper {
   double weight_decay = 0.0;        // decoupled
   std::int64_t optimizer_step = 1;  // t ≥ 1: this update's number; bias correction in double
   float gradient_scale = 1.0F;      // unscale × clip, applied to the gradient first
+  std::uint64_t rounding_seed = 0;  // of stochastic rounding, with optimizer_step, stream and element
 };
 [[nodiscard]] Result<void> validate(const AdamWHyper& hyper);
 
 // Arrays of `elements` elements each; any alignment that the element type allows; updated in place except `gradient`.
+// format_state.h lays the state of a tile out and points arrays at it.
 struct AdamWArrays {
   void* weights = nullptr;  // weights_dtype
   DType weights_dtype = DType::kBf16;
-  float* master = nullptr;            // kFp32 with 16-bit weights, else null
-  std::int16_t* remainder = nullptr;  // kSplit, else null
-  float* exp_avg = nullptr;
-  float* exp_avg_sq = nullptr;
+  float* master = nullptr;                // kFp32 with 16-bit weights, else null
+  void* remainder = nullptr;              // int16 for kSplit and kSplitBf16, int8 for kCompact, else null
+  void* exp_avg = nullptr;                // fp32; bf16 for kSplitBf16; int8 codes for kCompact
+  void* exp_avg_sq = nullptr;             // fp32; bf16 for kSplitBf16; uint8 codes for kCompact
+  std::uint8_t* exp_avg_scale = nullptr;  // kCompact: one for each kCompactBlockElements, else null
+  std::uint8_t* exp_avg_sq_scale = nullptr;
   const void* gradient = nullptr;  // gradient_dtype
   DType gradient_dtype = DType::kFp32;
   std::int64_t elements = 0;
+  // Place of element 0 among all elements that are rounded with this `stream` (a unit's flat space, say): a state that
+  // is updated in pieces, or moved, is rounded as if it were whole. kCompact: a multiple of kCompactBlockElements, so
+  // that pieces do not share a scale; only the last block of a piece may be shorter.
+  std::int64_t first_element = 0;
+  std::uint32_t stream = 0;
 };
+inline constexpr std::int64_t kCompactBlockElements = 64;
 // For kFp32 with 16-bit weights: the weight is made from the master by the ties-away rule of core/dtype.h (bf16) or RNE
 // (fp16).
 [[nodiscard]] Result<void> validate(const AdamWArrays& arrays, StateFormat format);

@@ -11,8 +11,22 @@ namespace headrace::cpu_adam {
 [[nodiscard]] const KernelTable& kernel_table(Target target) noexcept;  // the target must be available
 [[nodiscard]] AdamWScalars make_scalars(const AdamWHyper& hyper) noexcept;
 [[nodiscard]] AdamWFn select_adamw(const AdamWArrays& arrays, StateFormat format, Target target) noexcept;
-// Elements begin … begin + elements of the arrays.
-[[nodiscard]] AdamWSpan make_span(const AdamWArrays& arrays, std::int64_t begin, std::int64_t elements) noexcept;
 [[nodiscard]] GradientKind gradient_kind(DType dtype) noexcept;
+
+// One update, to be run in any pieces: for kCompact they begin at multiples of kCompactBlockElements. The arrays must
+// outlive it. Immutable.
+class UpdateCall {
+ public:
+  UpdateCall(const AdamWArrays& arrays, StateFormat format, const AdamWHyper& hyper, Target target) noexcept;
+  void run(std::int64_t begin, std::int64_t elements) const noexcept;
+
+ private:
+  const AdamWArrays& arrays_;
+  StateFormat format_;
+  AdamWScalars scalars_;
+  std::int64_t step_;
+  std::uint64_t seed_;
+  AdamWFn update_;
+};
 
 }  // namespace headrace::cpu_adam

@@ -10,11 +10,15 @@ namespace {
 
 #include "cpu_adam/vector_avx2-inl.h"
 
-// clang-format off: the loops are written in terms of the vectors
+// The blank lines keep the order: each is written in terms of what stands above.
 #include "cpu_adam/adamw-inl.h"
 #include "cpu_adam/arrive-inl.h"
+#include "cpu_adam/format_random-inl.h"
+
+#include "cpu_adam/format_compact-inl.h"
+#include "cpu_adam/format_split_bf16-inl.h"
+
 #include "cpu_adam/table-inl.h"
-// clang-format on
 
 }  // namespace
 

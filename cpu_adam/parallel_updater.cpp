@@ -62,11 +62,9 @@ ParallelUpdater::~ParallelUpdater() { delete impl_; }
 Target ParallelUpdater::target() const noexcept { return impl_->target; }
 
 void ParallelUpdater::update(const AdamWArrays& arrays, StateFormat format, const AdamWHyper& hyper) const {
-  const AdamWFn update_span = select_adamw(arrays, format, impl_->target);
-  const AdamWScalars scalars = make_scalars(hyper);
-  for_each_grain(impl_->arena, arrays.elements, [&](std::int64_t begin, std::int64_t elements) {
-    update_span(make_span(arrays, begin, elements), scalars);
-  });
+  const UpdateCall call(arrays, format, hyper, impl_->target);
+  for_each_grain(impl_->arena, arrays.elements,
+                 [&](std::int64_t begin, std::int64_t elements) { call.run(begin, elements); });
 }
 
 void ParallelUpdater::arrive(const Arrival& arrival, std::span<double> chunk_sums,

@@ -20,6 +20,12 @@ constexpr KernelTable make_table() noexcept {
   fill_adamw<WeightKind::kBf16Master>(table.adamw[1]);
   fill_adamw<WeightKind::kFp16Master>(table.adamw[2]);
   fill_adamw<WeightKind::kSplit>(table.adamw[3]);
+  table.adamw[4][0] = split_bf16_span<GradientKind::kFp32>;
+  table.adamw[4][1] = split_bf16_span<GradientKind::kBf16>;
+  table.adamw[4][2] = split_bf16_span<GradientKind::kFp16>;
+  table.adamw[5][0] = compact_span<GradientKind::kFp32>;
+  table.adamw[5][1] = compact_span<GradientKind::kBf16>;
+  table.adamw[5][2] = compact_span<GradientKind::kFp16>;
   fill_arrive<GradientKind::kFp32>(table.arrive[0]);
   fill_arrive<GradientKind::kBf16>(table.arrive[1]);
   fill_arrive<GradientKind::kFp16>(table.arrive[2]);

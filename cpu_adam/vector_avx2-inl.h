@@ -4,6 +4,7 @@
 // Eight elements; needs AVX2, FMA and F16C.
 struct Vec {
   using F = __m256;
+  using U = __m256i;  // eight 32-bit integers
   struct Sums {
     __m256d low = _mm256_setzero_pd();
     __m256d high = _mm256_setzero_pd();
@@ -78,6 +79,60 @@ struct Vec {
   static F canonical_nan(F x) noexcept {
     const F canonical = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
     return _mm256_blendv_ps(x, canonical, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+  }
+
+  static U set_bits(std::uint32_t value) noexcept { return _mm256_set1_epi32(static_cast<int>(value)); }
+  static U lane_numbers() noexcept { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
+  static U bits_of(F x) noexcept { return _mm256_castps_si256(x); }
+  static F from_bits(U x) noexcept { return _mm256_castsi256_ps(x); }
+  static F to_float(U x) noexcept { return _mm256_cvtepi32_ps(x); }
+  static U truncate(F x) noexcept { return _mm256_cvttps_epi32(x); }
+  static U add(U a, U b) noexcept { return _mm256_add_epi32(a, b); }
+  static U mul(U a, U b) noexcept { return _mm256_mullo_epi32(a, b); }  // low 32 bits
+  static U bit_and(U a, U b) noexcept { return _mm256_and_si256(a, b); }
+  static U bit_xor(U a, U b) noexcept { return _mm256_xor_si256(a, b); }
+  template <int kBits>
+  static U shift_right(U x) noexcept {
+    return _mm256_srli_epi32(x, kBits);
+  }
+  static U larger(U a, U b) noexcept { return _mm256_max_epu32(a, b); }
+  static U smaller(U a, U b) noexcept { return _mm256_min_epu32(a, b); }
+  static std::uint32_t largest(U x) noexcept {
+    __m128i y = _mm_max_epu32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
+    y = _mm_max_epu32(y, _mm_shuffle_epi32(y, 0x4E));
+    y = _mm_max_epu32(y, _mm_shuffle_epi32(y, 0xB1));
+    return static_cast<std::uint32_t>(_mm_cvtsi128_si32(y));
+  }
+  static F magnitude(F x) noexcept { return _mm256_and_ps(x, _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF))); }
+  static U add_one_where_greater(U n, F a, F b) noexcept {
+    return _mm256_sub_epi32(n, _mm256_castps_si256(_mm256_cmp_ps(a, b, _CMP_GT_OQ)));
+  }
+  static U with_sign_of(U n, F x) noexcept { return _mm256_sign_epi32(n, _mm256_castps_si256(x)); }
+
+  static U load_signed_bytes(const std::int8_t* from) noexcept {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  }
+  static U load_bytes(const std::uint8_t* from) noexcept {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from)));
+  }
+  // The low bytes of four vectors, in order. Lanes from -128 to 127, and from 0 to 255.
+  static void store_signed_bytes(std::int8_t* to, U a, U b, U c, U d) noexcept {
+    store_mixed_quarters(to, _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d)));
+  }
+  static void store_bytes(std::uint8_t* to, U a, U b, U c, U d) noexcept {
+    store_mixed_quarters(to, _mm256_packus_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d)));
+  }
+  static void store_mixed_quarters(void* to, U packed) noexcept {  // a b c d of the lower half, then of the upper
+    const U in_order = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    _mm256_storeu_si256(static_cast<__m256i*>(to), in_order);
+  }
+  static void store_high_halves(std::uint16_t* to, U x, U y) noexcept {
+    store_word_pair(to, _mm256_srli_epi32(x, 16), _mm256_srli_epi32(y, 16));
+  }
+  // Master from a bf16 weight and the eight bits below it.
+  static F load_split8(const std::uint16_t* high, const std::int8_t* low) noexcept {
+    const U upper = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load_words(high)), 16);
+    return _mm256_castsi256_ps(_mm256_add_epi32(upper, _mm256_slli_epi32(load_signed_bytes(low), 8)));
   }
 
   static void note_nans(Nans& nans, F x, F y) noexcept {

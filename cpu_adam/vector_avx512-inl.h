@@ -12,6 +12,7 @@ struct WordPicks {
 // Sixteen elements; needs AVX-512 F, BW, DQ and VL.
 struct Vec {
   using F = __m512;
+  using U = __m512i;  // sixteen 32-bit integers
   struct Sums {
     __m512d low = _mm512_setzero_pd();
     __m512d high = _mm512_setzero_pd();
@@ -82,6 +83,60 @@ struct Vec {
   static F canonical_nan(F x) noexcept {
     const F canonical = _mm512_castsi512_ps(_mm512_set1_epi32(0x7FC00000));
     return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), canonical);
+  }
+
+  static U set_bits(std::uint32_t value) noexcept { return _mm512_set1_epi32(static_cast<int>(value)); }
+  static U lane_numbers() noexcept { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
+  static U bits_of(F x) noexcept { return _mm512_castps_si512(x); }
+  static F from_bits(U x) noexcept { return _mm512_castsi512_ps(x); }
+  static F to_float(U x) noexcept { return _mm512_cvtepi32_ps(x); }
+  static U truncate(F x) noexcept { return _mm512_cvttps_epi32(x); }
+  static U add(U a, U b) noexcept { return _mm512_add_epi32(a, b); }
+  static U mul(U a, U b) noexcept { return _mm512_mullo_epi32(a, b); }  // low 32 bits
+  static U bit_and(U a, U b) noexcept { return _mm512_and_si512(a, b); }
+  static U bit_xor(U a, U b) noexcept { return _mm512_xor_si512(a, b); }
+  template <int kBits>
+  static U shift_right(U x) noexcept {
+    return _mm512_srli_epi32(x, kBits);
+  }
+  static U larger(U a, U b) noexcept { return _mm512_max_epu32(a, b); }
+  static U smaller(U a, U b) noexcept { return _mm512_min_epu32(a, b); }
+  static std::uint32_t largest(U x) noexcept {
+    const __m256i half = _mm256_max_epu32(_mm512_castsi512_si256(x), _mm512_extracti32x8_epi32(x, 1));
+    __m128i y = _mm_max_epu32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    y = _mm_max_epu32(y, _mm_shuffle_epi32(y, 0x4E));
+    y = _mm_max_epu32(y, _mm_shuffle_epi32(y, 0xB1));
+    return static_cast<std::uint32_t>(_mm_cvtsi128_si32(y));
+  }
+  static F magnitude(F x) noexcept { return _mm512_and_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(0x7FFFFFFF))); }
+  static U add_one_where_greater(U n, F a, F b) noexcept {
+    return _mm512_mask_add_epi32(n, _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ), n, _mm512_set1_epi32(1));
+  }
+  static U with_sign_of(U n, F x) noexcept {
+    return _mm512_mask_sub_epi32(n, _mm512_movepi32_mask(_mm512_castps_si512(x)), _mm512_setzero_si512(), n);
+  }
+
+  static U load_signed_bytes(const std::int8_t* from) noexcept {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  static U load_bytes(const std::uint8_t* from) noexcept {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+  }
+  // The low bytes of four vectors, in order. Lanes from -128 to 127, and from 0 to 255.
+  static void store_signed_bytes(std::int8_t* to, U a, U b, U c, U d) noexcept { store_low_bytes(to, a, b, c, d); }
+  static void store_bytes(std::uint8_t* to, U a, U b, U c, U d) noexcept { store_low_bytes(to, a, b, c, d); }
+  static void store_low_bytes(void* to, U a, U b, U c, U d) noexcept {
+    auto* at = static_cast<__m128i*>(to);
+    _mm_storeu_si128(at, _mm512_cvtepi32_epi8(a));
+    _mm_storeu_si128(at + 1, _mm512_cvtepi32_epi8(b));
+    _mm_storeu_si128(at + 2, _mm512_cvtepi32_epi8(c));
+    _mm_storeu_si128(at + 3, _mm512_cvtepi32_epi8(d));
+  }
+  static void store_high_halves(std::uint16_t* to, U x, U y) noexcept { store_word_of_lanes<1>(to, x, y); }
+  // Master from a bf16 weight and the eight bits below it.
+  static F load_split8(const std::uint16_t* high, const std::int8_t* low) noexcept {
+    const U upper = _mm512_slli_epi32(_mm512_cvtepu16_epi32(load_words(high)), 16);
+    return _mm512_castsi512_ps(_mm512_add_epi32(upper, _mm512_slli_epi32(load_signed_bytes(low), 8)));
   }
 
   static void note_nans(Nans& nans, F x, F y) noexcept {

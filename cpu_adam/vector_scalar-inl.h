@@ -5,6 +5,7 @@
 // One element at a time, by the standard library and core/dtype.h: the truth that the SIMD targets are compared with.
 struct Vec {
   using F = float;
+  using U = std::uint32_t;
   using Sums = double;
   using Count = std::int64_t;
   using Nans = bool;
@@ -46,6 +47,49 @@ struct Vec {
   static F negated_fma(F a, F b, F c) noexcept { return std::fma(-a, b, c); }
   static F flush_subnormal(F x) noexcept { return std::abs(x) < 0x1p-126F ? 0.0F : x; }  // zeros lose their sign
   static F canonical_nan(F x) noexcept { return x == x ? x : std::bit_cast<float>(0x7FC00000U); }
+
+  static U set_bits(std::uint32_t value) noexcept { return value; }
+  static U lane_numbers() noexcept { return 0; }
+  static U bits_of(F x) noexcept { return std::bit_cast<std::uint32_t>(x); }
+  static F from_bits(U x) noexcept { return std::bit_cast<float>(x); }
+  static F to_float(U x) noexcept { return static_cast<float>(static_cast<std::int32_t>(x)); }
+  static U truncate(F x) noexcept { return static_cast<std::uint32_t>(static_cast<std::int32_t>(x)); }
+  static U add(U a, U b) noexcept { return a + b; }
+  static U mul(U a, U b) noexcept { return a * b; }
+  static U bit_and(U a, U b) noexcept { return a & b; }
+  static U bit_xor(U a, U b) noexcept { return a ^ b; }
+  template <int kBits>
+  static U shift_right(U x) noexcept {
+    return x >> kBits;
+  }
+  static U larger(U a, U b) noexcept { return a > b ? a : b; }
+  static U smaller(U a, U b) noexcept { return a < b ? a : b; }
+  static std::uint32_t largest(U x) noexcept { return x; }
+  static F magnitude(F x) noexcept { return std::abs(x); }
+  static U add_one_where_greater(U n, F a, F b) noexcept { return a > b ? n + 1 : n; }
+  static U with_sign_of(U n, F x) noexcept { return std::signbit(x) ? 0 - n : n; }
+
+  static U load_signed_bytes(const std::int8_t* from) noexcept {
+    return static_cast<std::uint32_t>(static_cast<std::int32_t>(*from));
+  }
+  static U load_bytes(const std::uint8_t* from) noexcept { return *from; }
+  // Of lanes from -128 to 127, and from 0 to 255.
+  static void store_signed_bytes(std::int8_t* to, U a, U b, U c, U d) noexcept {
+    const U lanes[] = {a, b, c, d};
+    for (int j = 0; j < 4; ++j) to[j] = static_cast<std::int8_t>(lanes[j]);
+  }
+  static void store_bytes(std::uint8_t* to, U a, U b, U c, U d) noexcept {
+    const U lanes[] = {a, b, c, d};
+    for (int j = 0; j < 4; ++j) to[j] = static_cast<std::uint8_t>(lanes[j]);
+  }
+  static void store_high_halves(std::uint16_t* to, U x, U y) noexcept {
+    to[0] = static_cast<std::uint16_t>(x >> 16);
+    to[1] = static_cast<std::uint16_t>(y >> 16);
+  }
+  // Master from a bf16 weight and the eight bits below it.
+  static F load_split8(const std::uint16_t* high, const std::int8_t* low) noexcept {
+    return from_bits((static_cast<std::uint32_t>(*high) << 16) + (load_signed_bytes(low) << 8));
+  }
 
   static void note_nans(Nans& nans, F x, F y) noexcept { nans = nans || x != x || y != y; }
   static bool any(Nans nans) noexcept { return nans; }

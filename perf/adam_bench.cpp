@@ -227,13 +227,13 @@ void fill(const AdamWArrays& a, std::int64_t first) {
     if (a.remainder != nullptr) {
       const SplitMaster split = split_master(w);
       static_cast<std::uint16_t*>(a.weights)[i] = split.hi;
-      a.remainder[i] = split.lo;
+      static_cast<std::int16_t*>(a.remainder)[i] = split.lo;
     } else {
       put(a.weights, a.weights_dtype, i, w);
     }
     if (a.master != nullptr) a.master[i] = w;
-    a.exp_avg[i] = 0.01F * value_at(first + i, 2);
-    a.exp_avg_sq[i] = std::abs(0.01F * value_at(first + i, 3));
+    static_cast<float*>(a.exp_avg)[i] = 0.01F * value_at(first + i, 2);
+    static_cast<float*>(a.exp_avg_sq)[i] = std::abs(0.01F * value_at(first + i, 3));
     put(const_cast<void*>(a.gradient), a.gradient_dtype, i, value_at(first + i, 4));
   }
 }

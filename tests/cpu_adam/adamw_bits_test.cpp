@@ -114,9 +114,9 @@ AdamWArrays part(const AdamWArrays& a, std::int64_t begin, std::int64_t end) {
   AdamWArrays p = a;
   p.weights = static_cast<std::byte*>(a.weights) + begin * dtype_bytes(a.weights_dtype);
   if (a.master != nullptr) p.master = a.master + begin;
-  if (a.remainder != nullptr) p.remainder = a.remainder + begin;
-  p.exp_avg = a.exp_avg + begin;
-  p.exp_avg_sq = a.exp_avg_sq + begin;
+  if (a.remainder != nullptr) p.remainder = static_cast<std::int16_t*>(a.remainder) + begin;
+  p.exp_avg = static_cast<float*>(a.exp_avg) + begin;
+  p.exp_avg_sq = static_cast<float*>(a.exp_avg_sq) + begin;
   p.gradient = static_cast<const std::byte*>(a.gradient) + begin * dtype_bytes(a.gradient_dtype);
   p.elements = end - begin;
   return p;

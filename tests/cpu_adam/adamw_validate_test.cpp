@@ -89,7 +89,8 @@ TEST(ValidateArrays, missing_extra_misaligned_and_overlapping_arrays_are_named) 
                                    {[](AdamWArrays& a) { a.elements = -3; }, "-3 elements"},
                                    {[](AdamWArrays& a) { a.exp_avg = shifted(a.exp_avg, 2); }, "exp_avg at 0x"},
                                    {[](AdamWArrays& a) { a.remainder = shifted(a.remainder, 1); }, "remainder at 0x"},
-                                   {[](AdamWArrays& a) { a.gradient = a.exp_avg + 9; }, "exp_avg and gradient overlap"},
+                                   {[](AdamWArrays& a) { a.gradient = static_cast<float*>(a.exp_avg) + 9; },
+                                    "exp_avg and gradient overlap"},
                                });
   expect_refused(Kind::kBf16Master,
                  {
