@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the drivers of the further optimizers hand to the loops of one SIMD target. Internal to cpu_adam; plain types
+// only, because the files compiled with instruction-set flags include it and must not emit shared inline functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "cpu_adam/kernels.h"
+
+namespace headrace::cpu_adam {
+
+// Where the fp32 value of a weight is kept.
+enum class MasterKind : std::uint8_t { kWeights, kBesideBf16, kBesideFp16, kSplit };
+inline constexpr int kMasterKinds = 4;
+
+// The rules of elementwise updates. kStep is SGD without a buffer and the last pass of Muon.
+enum class UpdateRule : std::uint8_t { kAdam, kLion, kAdagrad, kMomentum, kStep };
+inline constexpr int kUpdateRules = 5;
+
+// The numbers of one update, each computed in double and rounded to fp32 once. A rule reads its own.
+struct OptimizerScalars {
+  float gradient_scale;
+  float l2;     // weight decay that is added to the gradient
+  float decay;  // lr · weight_decay, decoupled
+  float beta1;  // kMomentum: the momentum
+  float one_minus_beta1;
+  float beta2;
+  float one_minus_beta2;  // kMomentum: 1 - dampening
+  float inverse_sqrt_correction2;
+  float eps;
+  float step_size;
+  bool moves;     // lr ≠ 0: master and weights are written
+  bool flushes;   // moments below the smallest normal fp32 become zero
+  bool first;     // kMomentum: the buffer starts as the gradient
+  bool nesterov;  // kMomentum
+};
+
+struct OptimizerSpan {
+  void* weights;
+  float* master;
+  std::int16_t* remainder;
+  float* moments[2];
+  const void* gradient;
+  std::int64_t elements;
+};
+
+using OptimizerFn = void (*)(const OptimizerSpan& span, const OptimizerScalars& scalars) noexcept;
+using MeasureFn = ArriveTotals (*)(const void* gradient, std::int64_t elements) noexcept;
+
+struct OptimizerTable {
+  OptimizerFn update[kUpdateRules][kMasterKinds][kGradientKinds];
+  MeasureFn measure[kGradientKinds];
+};
+
+extern const OptimizerTable kScalarOptimizers;
+#ifdef HEADRACE_X86_KERNELS
+extern const OptimizerTable kAvx2Optimizers;
+extern const OptimizerTable kAvx512Optimizers;
+#endif
+
+}  // namespace headrace::cpu_adam

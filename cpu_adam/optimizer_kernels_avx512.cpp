@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "cpu_adam/optimizer_kernels.h"
+
+namespace headrace::cpu_adam {
+namespace {
+
+// Each stands on those above it.
+// clang-format off
+#include "cpu_adam/vector_avx512-inl.h"
+
+// 1, -1, or 0 for both zeros; a NaN stays one.
+inline Vec::F sign(Vec::F x) noexcept {
+  const Vec::F sign_bit = _mm512_and_ps(x, _mm512_set1_ps(-0.0F));
+  const Vec::F one = _mm512_or_ps(sign_bit, _mm512_set1_ps(1.0F));
+  const Vec::F result = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, _mm512_setzero_ps(), _CMP_NEQ_UQ), one);
+  return _mm512_mask_mov_ps(result, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+}
+
+#include "cpu_adam/optimizer_rules-inl.h"
+#include "cpu_adam/optimizer-inl.h"
+#include "cpu_adam/measure-inl.h"
+#include "cpu_adam/optimizer_table-inl.h"
+// clang-format on
+
+}  // namespace
+
+const OptimizerTable kAvx512Optimizers = make_optimizer_table();
+
+}  // namespace headrace::cpu_adam
