@@ -49,10 +49,10 @@ inline OptimizerArrays arrays_of(OptimizerKind kind, const OptimizerHyper& hyper
   o.weights = a.weights;
   o.weights_dtype = a.weights_dtype;
   o.master = a.master;
-  o.remainder = a.remainder;
+  if (state.kind == Kind::kSplit) o.remainder = state.remainder.data();
   const int moments = num_moments(kind, hyper);
-  if (moments > 0) o.moments[0] = a.exp_avg;
-  if (moments > 1) o.moments[1] = a.exp_avg_sq;
+  if (moments > 0) o.moments[0] = state.exp_avg.data();
+  if (moments > 1) o.moments[1] = state.exp_avg_sq.data();
   o.gradient = a.gradient;
   o.gradient_dtype = a.gradient_dtype;
   o.elements = a.elements;
