@@ -17,9 +17,7 @@ namespace {
 using config::JsonMember;
 using config::JsonValue;
 
-const char* format_word(const runtime::PlanInput& input) {
-  return input.state_format == cpu_adam::StateFormat::kSplit ? "split" : "fp32";
-}
+const char* format_word(const runtime::PlanInput& input) { return cpu_adam::state_format_name(input.state_format); }
 
 bool uses_disk(const runtime::PlanInput& input) {
   return input.weights_home == runtime::Home::kNvme || input.optimizer_home == runtime::Home::kNvme;

@@ -101,10 +101,7 @@ void measure_updates(Engine& engine, std::span<std::byte> memory, Rates& rates) 
     std::byte* const optimizer = piece + round_up(length * weight_bytes, alignment);
     arrays.weights = piece;
     arrays.weights_dtype = input.weights_dtype;
-    if (layout.master >= 0) arrays.master = reinterpret_cast<float*>(optimizer + layout.master);
-    if (layout.remainder >= 0) arrays.remainder = reinterpret_cast<std::int16_t*>(optimizer + layout.remainder);
-    arrays.exp_avg = reinterpret_cast<float*>(optimizer + layout.exp_avg);
-    arrays.exp_avg_sq = reinterpret_cast<float*>(optimizer + layout.exp_avg_sq);
+    cpu_adam::point_at_state(arrays, input.state_format, layout, optimizer, 0);
     arrays.gradient = optimizer + round_up(layout.bytes, alignment);
     arrays.gradient_dtype = input.gradient_dtype;
     arrays.elements = length;

@@ -61,8 +61,7 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
   input.model = model;
   input.weights_dtype = run.weights_dtype;
   input.gradient_dtype = run.gradient_dtype;
-  input.state_format =
-      run.state_format == config::StateFormat::kSplit ? cpu_adam::StateFormat::kSplit : cpu_adam::StateFormat::kFp32;
+  input.state_format = run.state_format;
   input.weights_home = home_of(run.zero.parameters.device);
   input.optimizer_home = home_of(run.zero.optimizer.device);
   input.micro_batches = static_cast<std::int32_t>(run.batch.accumulation_steps);

@@ -57,6 +57,7 @@ Result<runtime::StepSettings> Trainer::next_settings(StepReport& report) {
   settings.hyper.beta2 = run.optimizer.beta2;
   settings.hyper.eps = run.optimizer.eps;
   settings.hyper.weight_decay = run.optimizer.weight_decay;
+  settings.hyper.rounding_seed = run.seed;
   settings.clip_norm = run.gradient_clipping;
   settings.loss_scale = scale;
   settings.loss_scaler = loss_scaler_.has_value() ? &*loss_scaler_ : nullptr;

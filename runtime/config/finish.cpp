@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <set>
 
+#include "cpu_adam/format_state.h"
 #include "runtime/config/run_fields.h"
 
 namespace headrace::config {
@@ -90,16 +91,16 @@ Result<void> finish_precision(Draft& draft, Settings& settings) {
   run.weights_dtype = draft.bf16 ? DType::kBf16 : draft.fp16 ? DType::kFp16 : DType::kFp32;
   const StateFormat natural = draft.bf16 ? StateFormat::kSplit : StateFormat::kFp32;
   run.state_format = draft.state_format.value_or(natural);
-  if (run.state_format == StateFormat::kSplit && !draft.bf16) {
+  if (run.state_format != StateFormat::kFp32 && !draft.bf16) {
     return settings.fail(
         "headrace.state_format",
         fmt::format(
-            "headrace.state_format \"split\" keeps the master as a bf16 weight and a remainder; the weights are {}",
-            dtype_name(run.weights_dtype)),
+            "headrace.state_format \"{}\" keeps the master as a bf16 weight and a remainder; the weights are {}",
+            cpu_adam::state_format_name(run.state_format), dtype_name(run.weights_dtype)),
         "set \"bf16\": {\"enabled\": true}, or headrace.state_format \"fp32\"");
   }
   if (draft.state_format.is_auto()) {
-    settings.derive("headrace.state_format", std::string(natural == StateFormat::kSplit ? "split" : "fp32"),
+    settings.derive("headrace.state_format", std::string(cpu_adam::state_format_name(natural)),
                     draft.bf16 ? "bf16 is on" : "bf16 is off");
   }
   if (run.slots == 1 && draft.fp16) {
@@ -281,8 +282,9 @@ Result<void> finish_zero(Draft& draft, Settings& settings) {
 
 // Bytes of weights and optimizer state of one parameter (the formats' table).
 std::int64_t state_bytes_per_parameter(const RunConfig& run) {
-  if (run.weights_dtype == DType::kFp32 || run.state_format == StateFormat::kSplit) return 12;
-  return 14;
+  constexpr std::int64_t kMany = 1 << 20;
+  return dtype_bytes(run.weights_dtype) +
+         cpu_adam::state_planes(run.state_format, run.weights_dtype, kMany).bytes / kMany;
 }
 
 // Of two names for one thing: an override beats the file; both in one place are an error.

@@ -101,9 +101,12 @@ void add_state(FieldTable& table, Draft& draft) {
   Field& format =
       table.add("headrace.state_format", T::kChoice, "\"auto\"",
                 "How weights and optimizer state are stored: split is 12 bytes per parameter and bit-identical to fp32 "
-                "with 14 (12 with fp32 weights). auto is split with bf16, else fp32.");
-  format.to(draft.state_format, {{"split", StateFormat::kSplit}, {"fp32", StateFormat::kFp32}});
-  format.later_choices = {"split_bf16", "compact"};
+                "with 14 (12 with fp32 weights); split_bf16 (8 bytes) keeps bf16 moments and compact (5) 8-bit ones, "
+                "both rounded stochastically by the seed. auto is split with bf16, else fp32.");
+  format.to(draft.state_format, {{"split", StateFormat::kSplit},
+                                 {"fp32", StateFormat::kFp32},
+                                 {"split_bf16", StateFormat::kSplitBf16},
+                                 {"compact", StateFormat::kCompact}});
   table
       .add("headrace.gradient_dtype", T::kChoice, "\"auto\"",
            "Type in which gradients are kept between micro-batches: auto is bf16 with bf16 weights, else fp32.")

@@ -12,6 +12,7 @@
 
 #include "core/bytes.h"
 #include "core/dtype.h"
+#include "cpu_adam/adamw.h"
 
 namespace headrace::config {
 
@@ -36,7 +37,7 @@ enum class WeightDecayKind : std::uint8_t { kDecoupled, kL2 };
 enum class DecayScope : std::uint8_t { kMatrices, kAll };  // tensors of two and more dimensions, or every tensor
 enum class WarmupType : std::uint8_t { kLog, kLinear };
 enum class SchedulerType : std::uint8_t { kNone, kWarmup, kWarmupDecay, kWarmupCosine };
-enum class StateFormat : std::uint8_t { kFp32, kSplit };
+using cpu_adam::StateFormat;
 enum class Durability : std::uint8_t { kProcess, kPower };
 enum class UpdatePolicy : std::uint8_t { kAfterBackward };
 enum class ActivationPolicy : std::uint8_t { kKeep, kRecompute };

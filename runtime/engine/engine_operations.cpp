@@ -180,6 +180,7 @@ Result<void> Engine::update(const Operation& operation) {
   const PlanInput& input = plan_.input;
   const UnitInfo& unit = input.model.units[static_cast<std::size_t>(operation.unit)];
   const std::int64_t begin = operation.tile * input.tile_elements;
+  const std::int64_t shard_begin = partition_range(unit.flat_elements, input.rank, input.world_size).begin;
   const std::int64_t length = tile_length(input, operation.unit, operation.tile);
   const OptimizerLayout layout = optimizer_layout(input.state_format, input.weights_dtype, length);
   std::byte* const weights = address_of(operation, Role::kWeights);
@@ -193,13 +194,12 @@ Result<void> Engine::update(const Operation& operation) {
     cpu_adam::AdamWArrays arrays;
     arrays.weights = weights + at * dtype_bytes(input.weights_dtype);
     arrays.weights_dtype = input.weights_dtype;
-    if (layout.master >= 0) arrays.master = reinterpret_cast<float*>(optimizer + layout.master) + at;
-    if (layout.remainder >= 0) arrays.remainder = reinterpret_cast<std::int16_t*>(optimizer + layout.remainder) + at;
-    arrays.exp_avg = reinterpret_cast<float*>(optimizer + layout.exp_avg) + at;
-    arrays.exp_avg_sq = reinterpret_cast<float*>(optimizer + layout.exp_avg_sq) + at;
+    cpu_adam::point_at_state(arrays, input.state_format, layout, optimizer, at);
     arrays.gradient = gradient + at * dtype_bytes(input.gradient_dtype);
     arrays.gradient_dtype = input.gradient_dtype;
     arrays.elements = last - first;
+    arrays.first_element = shard_begin + first;
+    arrays.stream = static_cast<std::uint32_t>(operation.unit);
     cpu_adam::AdamWHyper hyper = settings_.hyper;
     hyper.gradient_scale = gradient_scale_;
     if (!decays(tensor)) hyper.weight_decay = 0;

@@ -17,29 +17,19 @@ namespace {
 constexpr std::size_t kTilesInFlight =
     3;  // fewer stalls on each write; more costs memory that the plan does not know of
 
-void store_weight(DType dtype, float value, std::byte* weights, std::int64_t i, std::int16_t* remainder) {
-  if (dtype == DType::kFp32) {
-    reinterpret_cast<float*>(weights)[i] = value;
-  } else if (dtype == DType::kFp16) {
-    reinterpret_cast<std::uint16_t*>(weights)[i] = to_fp16(value).bits;
-  } else {
-    const SplitMaster split = split_master(value);
-    reinterpret_cast<std::uint16_t*>(weights)[i] = split.hi;
-    if (remainder != nullptr) remainder[i] = split.lo;
-  }
-}
-
-// Fresh state of one tile from its master values.
-void make_tile(const PlanInput& input, std::span<const float> master, TileRoom& room) {
+// Fresh state of one tile from its master values; `zeros` has as many elements.
+Result<void> make_tile(const PlanInput& input, std::span<const float> master, std::span<const float> zeros,
+                       TileRoom& room) {
   const auto length = static_cast<std::int64_t>(master.size());
   const OptimizerLayout layout = optimizer_layout(input.state_format, input.weights_dtype, length);
   std::byte* const optimizer = room.optimizer.data.get();
   std::memset(optimizer, 0, static_cast<std::size_t>(layout.bytes));
-  auto* const remainder =
-      layout.remainder >= 0 ? reinterpret_cast<std::int16_t*>(optimizer + layout.remainder) : nullptr;
-  if (layout.master >= 0) std::memcpy(optimizer + layout.master, master.data(), master.size_bytes());
-  for (std::int64_t i = 0; i < length; ++i)
-    store_weight(input.weights_dtype, master[static_cast<std::size_t>(i)], room.weights.data.get(), i, remainder);
+  cpu_adam::AdamWArrays arrays;
+  arrays.weights = room.weights.data.get();
+  arrays.weights_dtype = input.weights_dtype;
+  arrays.elements = length;
+  cpu_adam::point_at_state(arrays, input.state_format, layout, optimizer, 0);
+  return cpu_adam::narrow_state(master, zeros, zeros, input.state_format, arrays);
 }
 
 // The master values of a tile: what the source says of each tensor, zero between tensors.
@@ -64,7 +54,7 @@ Result<void> Engine::initialise(const TensorSource& source) {
   const PlanInput& input = plan_.input;
   std::vector<TileRoom> rooms;
   for (std::size_t i = 0; i < kTilesInFlight; ++i) rooms.emplace_back(input);
-  std::vector<float> master;
+  std::vector<float> master, zeros;
   std::size_t turn = 0;
   std::optional<Error> error;
   const auto store_tile = [&](UnitId unit, std::int64_t tile) -> Result<void> {
@@ -73,7 +63,8 @@ Result<void> Engine::initialise(const TensorSource& source) {
     HEADRACE_RETURN_IF_ERROR(wait_all(room.tickets));
     master.resize(static_cast<std::size_t>(tile_length(input, unit, tile)));
     HEADRACE_RETURN_IF_ERROR(fill_master(info, tile * input.tile_elements, source, master));
-    make_tile(input, master, room);
+    zeros.resize(master.size());
+    HEADRACE_RETURN_IF_ERROR(make_tile(input, master, zeros, room));
     const TileMove weights{{unit, StateStream::kWeights, tile}, room.weights.data.get()};
     HEADRACE_TRY(io::Ticket first, store_of(StateStream::kWeights).store({&weights, 1}, 0, {}));
     room.tickets.push_back(std::move(first));

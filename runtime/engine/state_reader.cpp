@@ -18,23 +18,16 @@ namespace {
 
 constexpr std::chrono::minutes kTileDeadline{10};
 
-void read_master(const PlanInput& input, std::int64_t length, const TileRoom& room, std::vector<float>& master) {
-  const OptimizerLayout layout = optimizer_layout(input.state_format, input.weights_dtype, length);
-  const std::byte* const weights = room.weights.data.get();
-  const std::byte* const optimizer = room.optimizer.data.get();
-  master.resize(static_cast<std::size_t>(length));
-  if (layout.master >= 0) {
-    std::memcpy(master.data(), optimizer + layout.master, static_cast<std::size_t>(length) * sizeof(float));
-    return;
-  }
-  if (input.weights_dtype == DType::kFp32) {
-    std::memcpy(master.data(), weights, static_cast<std::size_t>(length) * sizeof(float));
-    return;
-  }
-  HEADRACE_CHECK(layout.remainder >= 0, "16-bit weights without a master");
-  const auto* const hi = reinterpret_cast<const std::uint16_t*>(weights);
-  const auto* const lo = reinterpret_cast<const std::int16_t*>(optimizer + layout.remainder);
-  for (std::int64_t i = 0; i < length; ++i) master[static_cast<std::size_t>(i)] = join_master({hi[i], lo[i]});
+// Where the weights and the state of a loaded tile are.
+cpu_adam::AdamWArrays arrays_of(const PlanInput& input, std::int64_t length, const TileRoom& room) {
+  cpu_adam::AdamWArrays arrays;
+  arrays.weights = room.weights.data.get();
+  arrays.weights_dtype = input.weights_dtype;
+  arrays.elements = length;
+  cpu_adam::point_at_state(arrays, input.state_format,
+                           optimizer_layout(input.state_format, input.weights_dtype, length), room.optimizer.data.get(),
+                           0);
+  return arrays;
 }
 
 }  // namespace
@@ -77,11 +70,9 @@ Result<void> visit_state(const PlanInput& input, TierStore& weights, TierStore& 
         room.tickets.push_back(std::move(ticket));
         HEADRACE_RETURN_IF_ERROR(wait_all(room.tickets));
       }
-      read_master(input, length, room, master);
-      const auto* const m = reinterpret_cast<const float*>(room.optimizer.data.get() + layout.exp_avg);
-      const auto* const v = reinterpret_cast<const float*>(room.optimizer.data.get() + layout.exp_avg_sq);
-      exp_avg.assign(m, m + length);
-      exp_avg_sq.assign(v, v + length);
+      for (std::vector<float>* values : {&master, &exp_avg, &exp_avg_sq})
+        values->resize(static_cast<std::size_t>(length));
+      cpu_adam::widen_state(arrays_of(input, length, room), input.state_format, master, exp_avg, exp_avg_sq);
       HEADRACE_RETURN_IF_ERROR(visit(unit, tile * input.tile_elements, master, exp_avg, exp_avg_sq));
     }
   }

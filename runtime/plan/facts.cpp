@@ -81,7 +81,7 @@ Result<void> validate(const PlanInput& input) {
   if (input.world_size > 1)
     return contradiction(fmt::format("a plan for {} ranks needs collectives, which are not planned", input.world_size),
                          "use one rank");
-  if (input.state_format == cpu_adam::StateFormat::kSplit && input.weights_dtype != DType::kBf16)
+  if (input.state_format != cpu_adam::StateFormat::kFp32 && input.weights_dtype != DType::kBf16)
     return contradiction(
         fmt::format("state format \"split\" needs bf16 weights, these are {}", dtype_name(input.weights_dtype)),
         "use state_format \"fp32\" or enable bf16");

@@ -70,20 +70,7 @@ std::int64_t tile_length(const PlanInput& input, UnitId unit, std::int64_t tile)
 }
 
 OptimizerLayout optimizer_layout(cpu_adam::StateFormat format, DType weights_dtype, std::int64_t length) {
-  const std::int64_t plane = round_up(length, kTensorAlignmentElements);
-  OptimizerLayout layout;
-  Bytes next = 0;
-  if (format == cpu_adam::StateFormat::kSplit) {
-    layout.remainder = next;
-    next += plane * 2;
-  } else if (weights_dtype != DType::kFp32) {
-    layout.master = next;
-    next += plane * 4;
-  }
-  layout.exp_avg = next;
-  layout.exp_avg_sq = next + plane * 4;
-  layout.bytes = next + plane * 8;
-  return layout;
+  return cpu_adam::state_planes(format, weights_dtype, length);
 }
 
 }  // namespace headrace::runtime

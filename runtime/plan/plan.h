@@ -13,6 +13,7 @@
 #include "core/bytes.h"
 #include "core/dtype.h"
 #include "cpu_adam/adamw.h"
+#include "cpu_adam/format_state.h"
 #include "runtime/unit.h"
 
 namespace headrace::runtime {
@@ -180,12 +181,8 @@ struct Plan {
 [[nodiscard]] std::int64_t num_tiles(const PlanInput& input, UnitId unit);
 [[nodiscard]] std::int64_t tile_length(const PlanInput& input, UnitId unit,
                                        std::int64_t tile);  // elements, last one shorter
-// Optimizer payload: planes end to end, each round_up(length, 64) elements: [remainder int16 | master fp32], exp_avg
-// fp32, exp_avg_sq fp32.
-struct OptimizerLayout {
-  Bytes remainder = -1, master = -1, exp_avg = 0, exp_avg_sq = 0;  // offsets; -1 = the format has none
-  Bytes bytes = 0;
-};
+// Offsets of the planes in a tile's optimizer payload.
+using OptimizerLayout = cpu_adam::StatePlanes;
 [[nodiscard]] OptimizerLayout optimizer_layout(cpu_adam::StateFormat format, DType weights_dtype, std::int64_t length);
 
 }  // namespace headrace::runtime

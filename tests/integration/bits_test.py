@@ -1,12 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same bits in every tier, tile size, thread count, with forced copies, with random delays, and for fp32 and split state."""
+"""The same bits in every tier, tile size, thread count, with forced copies, with random delays, in every state format, and for
+fp32 and split state."""
 
 import json
+import os
 import unittest
+import unittest.mock
 
 from harness import JobCase
 
 HOST = "cpu"
+WEIGHTS, OPTIMIZER = "zero_optimization.offload_param.device=", "zero_optimization.offload_optimizer.device="
 
 
 class Bits(JobCase):
@@ -14,28 +18,54 @@ class Bits(JobCase):
         outcome = self.train(*overrides, run=name)
         return self.digest_in(outcome.out) if "digest" in outcome.out else self.digest(name)
 
+    def run_variants(self, variants, *common):
+        want = self.digest_of(f"reference-{common}", *common)
+        for name, overrides in variants.items():
+            with self.subTest(name, common=common):
+                # The weight updates choose their kernels when the program starts.
+                environment = {"HEADRACE_CPU_TARGET": "scalar"} if name == "scalar kernels" else {}
+                with unittest.mock.patch.dict(os.environ, environment):
+                    self.assertEqual(self.digest_of(f"{name}-{common}", *common, *overrides), want, name)
+        return want
+
     def test_every_way_to_run_one_job_gives_the_same_state(self):
-        weights, optimizer = "zero_optimization.offload_param.device=", "zero_optimization.offload_optimizer.device="
-        want = self.digest_of("reference")
-        variants = {
+        self.run_variants({
             "no cache": ["memory.cache=false"],
-            "all in host memory": [weights + HOST, optimizer + HOST],
-            "all on the device": [weights + "none", optimizer + "none"],
-            "weights in host memory": [weights + HOST],
-            "optimizer in host memory": [optimizer + HOST],
+            "all in host memory": [WEIGHTS + HOST, OPTIMIZER + HOST],
+            "all on the device": [WEIGHTS + "none", OPTIMIZER + "none"],
+            "weights in host memory": [WEIGHTS + HOST],
+            "optimizer in host memory": [OPTIMIZER + HOST],
             "one thread": ["threads=1"],
             "three threads": ["threads=3"],
             "large tiles": ["tile_bytes=4MiB"],
             "forced copies": ["device.force_copies=true", "memory.cache=false"],
             "random delays": ["debug.lane_delay_us=3000", "debug.seed=9", "memory.cache=false"],
             "fp32 state": ["state_format=fp32"],
+            "scalar kernels": [],
             "recomputed activations": ["schedule.activations=recompute"],
             "thread backend": ["io.backend=threads"],
             "power durability": ["durability=power"],
-        }
-        for index, (name, overrides) in enumerate(variants.items()):
-            with self.subTest(name):
-                self.assertEqual(self.digest_of(f"variant-{index}", *overrides), want, name)
+        })
+
+    def test_rounded_state_formats_have_their_own_bits_in_every_way_to_run(self):
+        digests = set()
+        for state_format in ("split", "split_bf16", "compact"):
+            digests.add(self.run_variants({
+                "no cache": ["memory.cache=false"],
+                "all in host memory": [WEIGHTS + HOST, OPTIMIZER + HOST],
+                "one thread": ["threads=1"],
+                "large tiles": ["tile_bytes=4MiB"],
+                "scalar kernels": [],
+            }, f"state_format={state_format}"))
+        self.assertEqual(len(digests), 3)
+
+    def test_rounded_state_goes_on_after_a_restart(self):
+        for state_format in ("split_bf16", "compact"):
+            with self.subTest(state_format):
+                want = self.digest_of(f"{state_format}-whole", f"state_format={state_format}")
+                run = f"{state_format}-parts"
+                self.train(f"state_format={state_format}", "--max-steps", "2", run=run)
+                self.assertEqual(self.digest_of(run, f"state_format={state_format}"), want)
 
     def test_a_first_update_at_rate_zero_keeps_the_weights(self):
         # With an fp32 master the update writes weights that it has not read; a warm-up begins at rate zero.

@@ -208,7 +208,8 @@ TEST(ReadConfig, PrecisionDecidesFormatAndGradients) {
   EXPECT_THAT(error_of(kMinimal, {"gradient_dtype=bf16"}).message, HasSubstr("need bf16 weights"));
   EXPECT_THAT(error_of(kMinimal, {"fp16.enabled=true", "slots=1"}).message,
               HasSubstr("slots 1 cannot be used with fp16"));
-  EXPECT_THAT(error_of(kMinimal, {"state_format=compact"}).message, HasSubstr("this version does not support"));
+  EXPECT_THAT(error_of(kMinimal, {"state_format=compact"}).message, HasSubstr("the weights are fp32"));
+  EXPECT_EQ(run_of(kMinimal, {"bf16.enabled=true", "state_format=compact"}).state_format, StateFormat::kCompact);
   EXPECT_THAT(error_of(with(R"("bf16": {"enabled": true}, "bfloat16": {"enabled": true})")).message,
               HasSubstr("two names of one setting"));
   EXPECT_EQ(run_of(with(R"("bf16": {"enabled": true}, "data_types": {"grad_accum_dtype": "fp32"})")).gradient_dtype,

@@ -136,7 +136,8 @@ class Formulas : public ::testing::TestWithParam<std::tuple<FormatCase, int>> {}
 
 TEST_P(Formulas, BytesPerStepWithoutCacheAreThoseOfTheDesign) {
   const auto& [format, group_size] = GetParam();
-  PlanInput input = make_input(make_transformer({3, 65'536, 131'072, 65'536}));
+  PlanInput input = make_input(make_transformer({3, 131'072, 262'144, 131'072}));
+  input.tile_elements = 131'072;  // the scales of compact, a byte for 32 elements, fill whole blocks
   input.trailer_bytes = 0;
   input.cache = false;
   input.weights_dtype = format.weights;
@@ -144,7 +145,7 @@ TEST_P(Formulas, BytesPerStepWithoutCacheAreThoseOfTheDesign) {
   input.micro_batches = 6;
   input.group_size = group_size;
   const double groups = static_cast<double>(ceil_div(6, group_size));
-  const double parameters = 65'536 + 3 * 131'072 + 65'536, head = 65'536;
+  const double parameters = 131'072 + 3 * 262'144 + 131'072, head = 131'072;
   const double visits = format.weight * groups * (2 * parameters - head);  // the head's forward is part of its backward
   const double read = visits + format.update_read * parameters, written = format.update_write * parameters;
   const Plan plan = compile_checked(input);
@@ -162,6 +163,9 @@ TEST_P(Formulas, BytesPerStepWithoutCacheAreThoseOfTheDesign) {
 INSTANTIATE_TEST_SUITE_P(
     Design, Formulas,
     ::testing::Combine(::testing::Values(FormatCase{"split", DType::kBf16, StateFormat::kSplit, 2, 12, 12},
+                                         FormatCase{"split_bf16", DType::kBf16, StateFormat::kSplitBf16, 2, 8, 8},
+                                         FormatCase{"compact", DType::kBf16, StateFormat::kCompact, 2, 5 + 1.0 / 32,
+                                                    5 + 1.0 / 32},
                                          FormatCase{"fp32", DType::kBf16, StateFormat::kFp32, 2, 12, 14},
                                          FormatCase{"bf16_off", DType::kFp32, StateFormat::kFp32, 4, 12, 12},
                                          FormatCase{"fp16", DType::kFp16, StateFormat::kFp32, 2, 12, 14}),

@@ -43,8 +43,10 @@ PlanInput any_input() {
   PlanInput input = make_input(any_model());
   input.weights_dtype = any_of<DType>({DType::kBf16, DType::kFp32, DType::kFp16});
   input.gradient_dtype = any_of<DType>({DType::kBf16, DType::kFp32});
-  input.state_format =
-      input.weights_dtype == DType::kBf16 && any_bool() ? cpu_adam::StateFormat::kSplit : cpu_adam::StateFormat::kFp32;
+  using Format = cpu_adam::StateFormat;
+  input.state_format = Format::kFp32;
+  if (input.weights_dtype == DType::kBf16)
+    input.state_format = any_of<Format>({Format::kFp32, Format::kSplit, Format::kSplitBf16, Format::kCompact});
   input.weights_home = any_of<Home>({Home::kNvme, Home::kNvme, Home::kHost, Home::kDevice});
   input.optimizer_home = any_of<Home>({Home::kNvme, Home::kNvme, Home::kHost});
   input.micro_batches = static_cast<std::int32_t>(any_int(1, 5));
