@@ -16,7 +16,26 @@ static_assert(kOptimizerGrain % ParallelUpdater::kNormChunk == 0);
 [[nodiscard]] const OptimizerTable& optimizer_table(Target target) noexcept;  // the target must be available
 [[nodiscard]] MasterKind master_kind(DType weights_dtype, StateFormat format) noexcept;
 [[nodiscard]] std::size_t gradient_index(DType dtype) noexcept;
-// The sum over whole chunks in order, and the count, of the chunks begin … begin + elements of a gradient.
+// The sums of chunks in order, and the count.
 [[nodiscard]] GradientMeasure add_in_order(std::span<const ArriveTotals> chunks) noexcept;
+[[nodiscard]] OptimizerSpan make_span(const OptimizerArrays& arrays) noexcept;
+
+// What validate() checks, for any kind.
+[[nodiscard]] Result<void> validate_arrays(OptimizerKind kind, const OptimizerArrays& arrays, StateFormat format,
+                                           const OptimizerHyper& hyper);
+[[nodiscard]] Result<void> validate_matrix(OptimizerKind kind, const OptimizerArrays& arrays, std::int64_t rows,
+                                           std::int64_t columns);
+[[nodiscard]] Result<void> validate_workspace(OptimizerKind kind, std::span<const std::byte> workspace, Bytes needed);
+[[nodiscard]] Result<void> refuse_non_finite(OptimizerKind kind, const char* array, std::int64_t non_finite,
+                                             std::int64_t elements);
+
+// p -= decay·p, then p -= step_size·direction, for a part of a tensor. `direction` is fp32; all else is `part`'s.
+struct StepSizes {
+  float step_size = 0;
+  float decay = 0;
+  bool moves = true;
+};
+void step_span(const OptimizerArrays& part, StateFormat format, const float* direction, const StepSizes& sizes,
+               Target target) noexcept;
 
 }  // namespace headrace::cpu_adam

@@ -48,9 +48,54 @@ struct OptimizerSpan {
 using OptimizerFn = void (*)(const OptimizerSpan& span, const OptimizerScalars& scalars) noexcept;
 using MeasureFn = ArriveTotals (*)(const void* gradient, std::int64_t elements) noexcept;
 
+// One row of a gradient; `column_sums` has an entry for each element.
+struct SquaresSpan {
+  const void* gradient;
+  double* column_sums;
+  std::int64_t elements;
+  float scale;
+};
+// A part of one row of a matrix under Adafactor.
+struct FactoredSpan {
+  const void* gradient;
+  const float* column_factors;
+  float* direction;
+  std::int64_t elements;
+  float scale;
+  float row_factor;
+  float floor;
+};
+// A part of a vector under Adafactor.
+struct VarianceSpan {
+  const void* gradient;
+  float* variance;
+  float* direction;
+  std::int64_t elements;
+  float scale;
+  float weight;  // of the new square
+  float floor;
+};
+// A part of a matrix under Muon.
+struct MomentumSpan {
+  const void* gradient;
+  float* buffer;
+  float* update;
+  std::int64_t elements;
+  float scale;
+  float momentum;
+  float one_minus_momentum;
+  bool nesterov;
+};
+
 struct OptimizerTable {
   OptimizerFn update[kUpdateRules][kMasterKinds][kGradientKinds];
   MeasureFn measure[kGradientKinds];
+  // Those that return a double return the sum of squares of what they wrote.
+  ArriveTotals (*square_row[kGradientKinds])(const SquaresSpan& span) noexcept;
+  double (*factored_direction[kGradientKinds])(const FactoredSpan& span) noexcept;
+  double (*variance_direction[kGradientKinds])(const VarianceSpan& span) noexcept;
+  double (*momentum_update[kGradientKinds])(const MomentumSpan& span) noexcept;
+  ArriveTotals (*master_squares[kMasterKinds])(const OptimizerSpan& span) noexcept;
 };
 
 extern const OptimizerTable kScalarOptimizers;

@@ -14,10 +14,14 @@ namespace {
 
 // 1, -1, or 0 for both zeros; a NaN stays one.
 inline Vec::F sign(Vec::F x) noexcept { return x > 0 ? 1.0F : (x < 0 ? -1.0F : (x == 0 ? 0.0F : x)); }
+// a where it is greater, else b.
+inline Vec::F maximum(Vec::F a, Vec::F b) noexcept { return a > b ? a : b; }
+inline void add_squares_to(double* sums, Vec::F x) noexcept { *sums += static_cast<double>(x) * static_cast<double>(x); }
 
 #include "cpu_adam/optimizer_rules-inl.h"
 #include "cpu_adam/optimizer-inl.h"
 #include "cpu_adam/measure-inl.h"
+#include "cpu_adam/whole_tensor-inl.h"
 #include "cpu_adam/optimizer_table-inl.h"
 // clang-format on
 

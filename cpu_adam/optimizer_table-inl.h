@@ -16,6 +16,15 @@ constexpr void fill_rule(OptimizerFn (&rule)[kMasterKinds][kGradientKinds]) noex
   fill_gradients<Rule, MasterKind::kSplit>(rule[3]);
 }
 
+template <GradientKind kGradient, int kIndex>
+constexpr void fill_passes(OptimizerTable& table) noexcept {
+  table.measure[kIndex] = measure_chunk<kGradient>;
+  table.square_row[kIndex] = square_row<kGradient>;
+  table.factored_direction[kIndex] = factored_direction<kGradient>;
+  table.variance_direction[kIndex] = variance_direction<kGradient>;
+  table.momentum_update[kIndex] = momentum_update<kGradient>;
+}
+
 constexpr OptimizerTable make_optimizer_table() noexcept {
   OptimizerTable table = {};
   fill_rule<AdamRule>(table.update[0]);
@@ -23,8 +32,12 @@ constexpr OptimizerTable make_optimizer_table() noexcept {
   fill_rule<AdagradRule>(table.update[2]);
   fill_rule<MomentumRule>(table.update[3]);
   fill_rule<StepRule>(table.update[4]);
-  table.measure[0] = measure_chunk<GradientKind::kFp32>;
-  table.measure[1] = measure_chunk<GradientKind::kBf16>;
-  table.measure[2] = measure_chunk<GradientKind::kFp16>;
+  fill_passes<GradientKind::kFp32, 0>(table);
+  fill_passes<GradientKind::kBf16, 1>(table);
+  fill_passes<GradientKind::kFp16, 2>(table);
+  table.master_squares[0] = master_squares<MasterKind::kWeights>;
+  table.master_squares[1] = master_squares<MasterKind::kBesideBf16>;
+  table.master_squares[2] = master_squares<MasterKind::kBesideFp16>;
+  table.master_squares[3] = master_squares<MasterKind::kSplit>;
   return table;
 }

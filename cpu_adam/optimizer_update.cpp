@@ -136,6 +136,24 @@ GradientMeasure add_in_order(std::span<const ArriveTotals> chunks) noexcept {
   return total;
 }
 
+OptimizerSpan make_span(const OptimizerArrays& a) noexcept {
+  return {a.weights, a.master, a.remainder, {a.moments[0], a.moments[1]}, a.gradient, a.elements};
+}
+
+void step_span(const OptimizerArrays& part, StateFormat format, const float* direction, const StepSizes& sizes,
+               Target target) noexcept {
+  OptimizerScalars scalars = {};
+  scalars.gradient_scale = 1;
+  scalars.step_size = sizes.step_size;
+  scalars.decay = sizes.decay;
+  scalars.moves = sizes.moves;
+  OptimizerSpan span = make_span(part);
+  span.gradient = direction;
+  const auto master = static_cast<std::size_t>(master_kind(part.weights_dtype, format));
+  constexpr auto kRule = static_cast<std::size_t>(UpdateRule::kStep);
+  optimizer_table(target).update[kRule][master][static_cast<std::size_t>(GradientKind::kFp32)](span, scalars);
+}
+
 OptimizerArrays slice(const OptimizerArrays& a, std::int64_t begin, std::int64_t elements) noexcept {
   OptimizerArrays part = a;
   part.weights = static_cast<std::byte*>(a.weights) + begin * dtype_bytes(a.weights_dtype);
@@ -159,7 +177,7 @@ void update_span(OptimizerKind kind, const OptimizerArrays& a, StateFormat forma
   const auto master = static_cast<std::size_t>(master_kind(a.weights_dtype, format));
   const OptimizerFn update =
       optimizer_table(target).update[static_cast<std::size_t>(rule.rule)][master][gradient_index(a.gradient_dtype)];
-  update({a.weights, a.master, a.remainder, {a.moments[0], a.moments[1]}, a.gradient, a.elements}, rule.scalars);
+  update(make_span(a), rule.scalars);
 }
 
 }  // namespace headrace::cpu_adam

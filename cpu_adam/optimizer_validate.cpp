@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "cpu_adam/optimizer.h"
+#include "cpu_adam/optimizer_dispatch.h"
 
 namespace headrace::cpu_adam {
 namespace {
@@ -161,6 +161,37 @@ Result<void> validate(OptimizerKind kind, const OptimizerArrays& a, StateFormat 
   if (!is_elementwise(kind)) {
     return bad_arrays(kind, "its update needs whole tensors and has an entry of its own");
   }
+  return validate_arrays(kind, a, format, hyper);
+}
+
+Result<void> validate_matrix(OptimizerKind kind, const OptimizerArrays& a, std::int64_t rows, std::int64_t columns) {
+  constexpr std::int64_t kLongest = std::int64_t{1} << 31;  // products of two stay far from overflow
+  if (rows < 1 || columns < 1 || rows > kLongest || columns > kLongest || rows * columns != a.elements) {
+    return bad_arrays(kind, fmt::format("{} rows of {} columns do not make {} elements", rows, columns, a.elements));
+  }
+  return {};
+}
+
+Result<void> validate_workspace(OptimizerKind kind, std::span<const std::byte> workspace, Bytes needed) {
+  constexpr std::uintptr_t kAlignment = 64;
+  if (std::ssize(workspace) < needed) {
+    return bad_arrays(kind, fmt::format("the workspace has {} bytes, but must have {}", workspace.size(), needed));
+  }
+  const auto address = reinterpret_cast<std::uintptr_t>(workspace.data());
+  if (address % kAlignment == 0) return {};
+  return bad_arrays(kind, fmt::format("the workspace at {:#x} is not aligned to {} bytes", address, kAlignment));
+}
+
+Result<void> refuse_non_finite(OptimizerKind kind, const char* array, std::int64_t non_finite, std::int64_t elements) {
+  if (non_finite == 0) return {};
+  return make_error(ErrorCode::kNumeric,
+                    fmt::format("{}: {} of the {}'s {} values are not finite; nothing was changed",
+                                optimizer_name(kind), non_finite, array, elements),
+                    "skip this step");
+}
+
+Result<void> validate_arrays(OptimizerKind kind, const OptimizerArrays& a, StateFormat format,
+                             const OptimizerHyper& hyper) {
   HEADRACE_RETURN_IF_ERROR(check_scalars_of_arrays(kind, a, format, hyper));
   const std::span<const char* const> names = moment_names(kind, hyper);
   const auto moment = [&](std::size_t k) {

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <fmt/format.h>
 #include <oneapi/tbb/blocked_range.h>
 #include <oneapi/tbb/info.h>
 #include <oneapi/tbb/parallel_for.h>
@@ -61,12 +60,7 @@ Result<void> ParallelOptimizer::checked_update(OptimizerKind kind, const Optimiz
   HEADRACE_RETURN_IF_ERROR(validate(kind, hyper));
   HEADRACE_RETURN_IF_ERROR(validate(kind, arrays, format, hyper));
   const GradientMeasure measured = measure(arrays.gradient, arrays.gradient_dtype, arrays.elements);
-  if (measured.non_finite != 0) {
-    return make_error(ErrorCode::kNumeric,
-                      fmt::format("{}: {} of the gradient's {} values are not finite; nothing was changed",
-                                  optimizer_name(kind), measured.non_finite, arrays.elements),
-                      "skip this step");
-  }
+  HEADRACE_RETURN_IF_ERROR(refuse_non_finite(kind, "gradient", measured.non_finite, arrays.elements));
   update(kind, arrays, format, hyper);
   return {};
 }
