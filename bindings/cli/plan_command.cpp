@@ -6,7 +6,9 @@
 #include <optional>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/plan_predict.h"
 #include "bindings/cli/plan_text.h"
+#include "core/file.h"
 #include "kernels/cpu/parallel.h"
 #include "models/trainer/hardware_file.h"
 #include "models/trainer/read_setup.h"
@@ -20,7 +22,20 @@ struct PlanArguments {
   std::vector<std::string> overrides;
   std::string preset;
   std::string hardware;
+  std::string trace, html;
 };
+
+Result<void> write_pictures(const PlanArguments& arguments, const Prediction* prediction, const runtime::Plan& plan) {
+  if (arguments.trace.empty() && arguments.html.empty()) return {};
+  if (prediction == nullptr)
+    return make_error(ErrorCode::kUsage, "--trace and --html show a simulated step, which needs the machine's rates",
+                      "--hardware FILE (a run writes its own as hardware.json)");
+  if (!arguments.trace.empty())
+    HEADRACE_RETURN_IF_ERROR(write_file_atomically(arguments.trace, simulation_trace(*prediction, plan)));
+  if (!arguments.html.empty())
+    HEADRACE_RETURN_IF_ERROR(write_file_atomically(arguments.html, simulation_page(*prediction, plan)));
+  return {};
+}
 
 Result<int> plan(const PlanArguments& arguments, bool json) {
   models::SetupRequest request;
@@ -56,17 +71,18 @@ Result<int> plan(const PlanArguments& arguments, bool json) {
   std::optional<Prediction> prediction;
   const std::string hardware = arguments.hardware.empty() ? run.hardware.value_or("") : arguments.hardware;
   if (!hardware.empty()) {
-    HEADRACE_TRY(const runtime::Rates rates, models::read_hardware(hardware, compiled->input));
-    prediction.emplace();
-    prediction->bound = runtime::bound_of(*compiled, rates);
-    HEADRACE_TRY(prediction->step_seconds, runtime::dry_run(*compiled, rates));
+    runtime::Machine machine;
+    HEADRACE_TRY(machine.rates, models::read_hardware(hardware, compiled->input));
+    HEADRACE_TRY(prediction, predict(*compiled, machine));
+    add_advice(*prediction, *compiled, input, machine);
   }
+  HEADRACE_RETURN_IF_ERROR(write_pictures(arguments, prediction.has_value() ? &*prediction : nullptr, *compiled));
   if (json) {
     print(plan_json(*compiled, setup, prediction.has_value() ? &*prediction : nullptr) + "\n");
     return 0;
   }
   print(plan_text(*compiled, setup, ""));
-  print(prediction.has_value() ? prediction_text(*prediction, *compiled, setup)
+  print(prediction.has_value() ? prediction_text(*prediction, *compiled)
                                : std::string("step      not predicted: --hardware FILE gives the machine's rates (a "
                                              "run writes its own as hardware.json)\n"));
   for (const std::string& note : setup.config.notes) print("note: " + note + "\n");
@@ -83,6 +99,8 @@ void add_plan(Program& program) {
   command->add_option("overrides", arguments->overrides, "key=value: sets a key of the config");
   command->add_option("--preset", arguments->preset, "Plan this model (llama-1b, …) instead of the config's");
   command->add_option("--hardware", arguments->hardware, "File of measured rates: predicts the step and its bound");
+  command->add_option("--trace", arguments->trace, "Write the simulated step as a Chrome trace to this file");
+  command->add_option("--html", arguments->html, "Write a page with pictures of lanes and memory to this file");
   command->add_flag("--json", program.json, "One JSON document on standard output");
   command->callback(
       [&program, arguments] { program.job = [&program, arguments] { return plan(*arguments, program.json); }; });

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/plan_predict.h"
 #include "core/file.h"
 #include "core/json.h"
 #include "core/topology.h"
@@ -21,9 +22,11 @@ std::string parameters_text(std::int64_t parameters) {
   return fmt::format("{:.1f}M", static_cast<double>(parameters) * 1e-6);
 }
 
-const char* format_word(const runtime::PlanInput& input) { return cpu_adam::state_format_name(input.state_format); }
+const char* format_word(const runtime::PlanInput& input) {
+  return input.state_format == cpu_adam::StateFormat::kSplit ? "split" : "fp32";
+}
 
-double tokens_per_step(const models::TrainingSetup& setup) {
+double tokens_of(const models::TrainingSetup& setup) {
   return static_cast<double>(setup.config.run.batch.train_batch_size * setup.train_data.sequence_length);
 }
 
@@ -93,24 +96,72 @@ std::string plan_text(const runtime::Plan& plan, const models::TrainingSetup& se
 }
 
 std::string bound_text(const runtime::Bound& bound, const runtime::Plan& plan, const models::TrainingSetup& setup) {
-  const double tokens = tokens_per_step(setup);
-  std::string text = fmt::format(
-      "bound     {:.3f} s = {:.0f} tokens/s: cores {:.3f} s (compute {:.3f} · optimizer {:.3f} · I/O {:.3f}",
-      bound.seconds(), tokens / bound.seconds(), bound.cores_seconds, bound.compute_seconds, bound.optimizer_seconds,
-      bound.io_cpu_seconds);
-  if (bound.copy_seconds > 0) text += fmt::format(" · copies {:.3f}", bound.copy_seconds);
+  return bound_text(bound, plan, tokens_of(setup));
+}
+
+std::string bound_text(const runtime::Bound& bound, const runtime::Plan& plan, double tokens) {
+  std::string text = fmt::format("bound     {:.3f} s = {:.0f} tokens/s: cores {:.3f} s (", bound.seconds(),
+                                 tokens / bound.seconds(), bound.cores_seconds);
+  if (bound.device_seconds == 0) text += fmt::format("compute {:.3f} · ", bound.compute_seconds);
+  text += fmt::format("optimizer {:.3f} · I/O {:.3f}", bound.optimizer_seconds, bound.io_cpu_seconds);
+  if (bound.copy_seconds > 0 && bound.device_seconds == 0) text += fmt::format(" · copies {:.3f}", bound.copy_seconds);
   text += ")";
   if (plan.read_bytes_per_step + plan.write_bytes_per_step > 0)
     text += fmt::format(" · disk {:.3f} s", bound.disk_seconds);
+  if (bound.device_seconds > 0)
+    text += fmt::format(" · device {:.3f} s · h2d {:.3f} s · d2h {:.3f} s", bound.device_seconds, bound.h2d_seconds,
+                        bound.d2h_seconds);
+  if (bound.network_seconds > 0) text += fmt::format(" · network {:.3f} s", bound.network_seconds);
   return text;
 }
 
-std::string prediction_text(const Prediction& prediction, const runtime::Plan& plan,
-                            const models::TrainingSetup& setup) {
-  return fmt::format("step      {:.3f} s = {:.0f} tokens/s on a virtual clock: {:.2f} of the bound\n{}\n",
-                     prediction.step_seconds, tokens_per_step(setup) / prediction.step_seconds,
-                     prediction.step_seconds / prediction.bound.seconds(), bound_text(prediction.bound, plan, setup));
+double tokens_per_step(const runtime::Plan& plan, int world_size) {
+  return static_cast<double>(plan.input.model.tokens_per_micro_batch) * plan.input.micro_batches * world_size;
 }
+
+namespace {
+
+void add_prediction(JsonObject& document, const Prediction* prediction, const runtime::Plan& plan) {
+  if (prediction == nullptr) {  // they need measured rates: --hardware FILE
+    document.add_null("predicted_step_seconds");
+    document.add_null("tokens_per_second");
+    document.add_null("bound");
+    return;
+  }
+  const double step = prediction->step_seconds();
+  JsonObject bound;
+  bound.add("lane", prediction->bound.resource());
+  bound.add("seconds", prediction->bound.seconds());
+  JsonObject busy;
+  for (int lane = 0; lane < runtime::kNumLanes; ++lane)
+    busy.add(runtime::lane_name(static_cast<runtime::Lane>(lane)),
+             prediction->simulation.busy[static_cast<std::size_t>(lane)]);
+  JsonObject waited;
+  for (const runtime::Waited& wait : prediction->waited) waited.add(runtime::waiting_name(wait.waiting), wait.seconds);
+  JsonArray advice;
+  for (const Advice& more : prediction->advice) {
+    JsonObject entry;
+    entry.add("what", more.what);
+    entry.add("step_seconds", more.step_seconds);
+    advice.add_raw(entry.text());
+  }
+  document.add("predicted_step_seconds", step);
+  document.add("tokens_per_second", tokens_per_step(plan, prediction->world_size) / step);
+  document.add_raw("bound", bound.text());
+  document.add("critical_path_seconds", prediction->simulation.critical_path_seconds);
+  document.add_raw("lane_busy_seconds", busy.text());
+  document.add_raw("waiting_seconds", waited.text());
+  document.add_raw("advice", advice.text());
+  if (prediction->peak_flops_per_s > 0) {
+    document.add("model_flops_per_step", model_flops(plan));
+    document.add("model_flop_utilisation", model_flops(plan) / step / prediction->peak_flops_per_s);
+  }
+  if (prediction->endurance_bytes > 0 && plan.write_bytes_per_step > 0)
+    document.add("drive_life_days",
+                 prediction->endurance_bytes / (static_cast<double>(plan.write_bytes_per_step) / step * 86'400));
+}
+
+}  // namespace
 
 std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& setup, const Prediction* prediction) {
   const auto tier = [](Bytes peak, Bytes budget) {
@@ -154,18 +205,7 @@ std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& se
   document.add("state_bytes", plan.state_bytes);
   document.add("nvme_read_bytes_per_step", plan.read_bytes_per_step);
   document.add("nvme_write_bytes_per_step", plan.write_bytes_per_step);
-  if (prediction != nullptr) {
-    JsonObject bound;
-    bound.add("lane", prediction->bound.resource());
-    bound.add("seconds", prediction->bound.seconds());
-    document.add("predicted_step_seconds", prediction->step_seconds);
-    document.add("tokens_per_second", tokens_per_step(setup) / prediction->step_seconds);
-    document.add_raw("bound", bound.text());
-  } else {  // they need measured rates: --hardware FILE
-    document.add_null("predicted_step_seconds");
-    document.add_null("tokens_per_second");
-    document.add_null("bound");
-  }
+  add_prediction(document, prediction, plan);
   document.add("group_size", plan.input.group_size);
   document.add("tile_elements", plan.input.tile_elements);
   document.add("prefetch_units", plan.prefetch_units);

@@ -14,16 +14,13 @@ namespace headrace::cli {
                                     const std::string& storage);
 [[nodiscard]] std::string bound_text(const runtime::Bound& bound, const runtime::Plan& plan,
                                      const models::TrainingSetup& setup);
-// What the rates of a machine make of a plan: its bound, and the step on a virtual clock.
-struct Prediction {
-  runtime::Bound bound;
-  double step_seconds = 0;
-};
+[[nodiscard]] std::string bound_text(const runtime::Bound& bound, const runtime::Plan& plan, double tokens);
+// Of all ranks.
+[[nodiscard]] double tokens_per_step(const runtime::Plan& plan, int world_size);
+struct Prediction;  // plan_predict.h
 // `prediction` is null where no rates are known.
 [[nodiscard]] std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& setup,
                                     const Prediction* prediction);
-[[nodiscard]] std::string prediction_text(const Prediction& prediction, const runtime::Plan& plan,
-                                          const models::TrainingSetup& setup);
 // The document of a plan that does not fit.
 [[nodiscard]] std::string misfit_json(const Error& error);
 

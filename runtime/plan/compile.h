@@ -3,6 +3,7 @@
 #pragma once
 
 #include "core/result.h"
+#include "runtime/plan/cost.h"
 #include "runtime/plan/plan.h"
 
 namespace headrace::runtime {
@@ -18,31 +19,8 @@ namespace headrace::runtime {
 // operations. First fault as message.
 [[nodiscard]] Result<void> check_plan(const Plan& plan);
 
-// Rates of the machine, measured alone at start or read from a hardware file.
-struct Rates {
-  std::vector<double> forward_seconds;   // per unit and micro-batch, in memory
-  std::vector<double> backward_seconds;  // without recompute
-  double update_seconds_per_element = 0;
-  double gradient_out_seconds_per_element = 0;
-  double copy_bytes_per_s = 0;  // host to device where copies are made
-  double read_bytes_per_s = 0, write_bytes_per_s = 0, mixed_bytes_per_s = 0;
-  double io_cpu_seconds_per_byte = 0;  // of one core
-  int cores = 1;
-};
-
-// The least time the step can take: the largest total work of one resource at its rate (design §2 "the number that
-// matters").
-struct Bound {
-  double cores_seconds = 0;  // compute + optimizer + gradients + copies + CPU time of I/O
-  double compute_seconds = 0, optimizer_seconds = 0, io_cpu_seconds = 0, copy_seconds = 0;
-  double disk_seconds = 0;  // max(R/B_r, W/B_w, (R+W)/B_mixed)
-  [[nodiscard]] double seconds() const noexcept { return cores_seconds > disk_seconds ? cores_seconds : disk_seconds; }
-  [[nodiscard]] const char* resource() const noexcept { return cores_seconds > disk_seconds ? "cores" : "disk"; }
-};
-[[nodiscard]] Bound bound_of(const Plan& plan, const Rates& rates);
-
-// Runs the operations on a virtual clock, one at a time per lane; gives the makespan. Fails where the lane orders
-// deadlock.
+// Proves that the lane orders cannot deadlock: runs the operations one at a time per lane as if nothing were shared,
+// and gives that makespan. What a step will take is simulate()'s to say.
 [[nodiscard]] Result<double> dry_run(const Plan& plan, const Rates& rates);
 
 }  // namespace headrace::runtime
