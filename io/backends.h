@@ -23,14 +23,19 @@ inline constexpr std::size_t kQueueDepth = 256;
 
 // The error's hint is the command that lifts the refusal.
 [[nodiscard]] Result<std::unique_ptr<IoBackend>> make_uring_backend(std::size_t queue_depth);
+[[nodiscard]] Result<std::unique_ptr<IoBackend>> make_aio_backend(std::size_t queue_depth);
 [[nodiscard]] Result<std::unique_ptr<IoBackend>> make_threads_backend(std::size_t queue_depth);
 
 // What to tell a user whose kernel answered io_uring_setup with this errno: message and the command that fixes it.
 [[nodiscard]] Error uring_refusal(int error_number);
+[[nodiscard]] Error aio_refusal(int error_number);  // the same for io_setup
+[[nodiscard]] std::string aio_limit_text();         // "fs.aio-nr is 65536 of fs.aio-max-nr 65536"
 
 struct BackendCandidate {
   const char* name = "";
   std::function<Result<std::unique_ptr<IoBackend>>()> make;
+  bool needs_direct = false;  // refused where a file goes through the page cache
+  const char* effect = "";    // of using it in place of the one before
 };
 // In order of preference; the one that `choice` names, or all.
 [[nodiscard]] std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice);
@@ -47,10 +52,11 @@ struct BackendTrial {
   std::int64_t offset = 0;
   Bytes alignment = 4096;
   std::string folder;  // for the error
+  bool direct = true;
 };
-// The first candidate that writes a few blocks of the trial's range and reads them back. Each refusal is logged in one
+// The first candidate that writes a few blocks of each trial's range and reads them back. Each refusal is logged in one
 // line: reason, effect, the command that fixes it. kPreflight with the last refusal when none works.
 [[nodiscard]] Result<std::unique_ptr<IoBackend>> choose_backend(std::span<const BackendCandidate> candidates,
-                                                                const BackendTrial& trial);
+                                                                std::span<const BackendTrial> trials);
 
 }  // namespace headrace::io

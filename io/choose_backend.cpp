@@ -22,6 +22,12 @@ std::string memory_lock_limit() {
   return limit.rlim_cur == RLIM_INFINITY ? "unlimited" : format_bytes(static_cast<Bytes>(limit.rlim_cur));
 }
 
+std::string number_in(const char* file) {
+  std::ifstream setting(file);
+  std::string value;
+  return setting >> value ? value : "unknown";
+}
+
 bool uring_is_switched_off() {
   std::ifstream setting("/proc/sys/kernel/io_uring_disabled");
   int value = 0;
@@ -89,7 +95,11 @@ Result<void> move_and_compare(IoBackend& backend, const BackendTrial& trial, Tri
   return {};
 }
 
-Result<void> try_backend(std::unique_ptr<IoBackend>& backend, const BackendTrial& trial) {
+Result<void> try_backend(std::unique_ptr<IoBackend>& backend, const BackendCandidate& candidate,
+                         const BackendTrial& trial) {
+  if (candidate.needs_direct && !trial.direct)
+    return make_error(ErrorCode::kIo, "its requests would block: it is asynchronous with direct I/O only",
+                      "name a folder whose file system has direct I/O");
   const Bytes block = 2 * trial.alignment;
   TrialMemory memory{allocate_aligned(block * kTrialBlocks, trial.alignment),
                      allocate_aligned(block * kTrialBlocks, trial.alignment),
@@ -130,42 +140,66 @@ Error uring_refusal(int error_number) {
   return make_error(ErrorCode::kPreflight, "io_uring_setup: " + errno_text(error_number), std::move(fix));
 }
 
-std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice) {
-  std::vector<BackendCandidate> candidates;
-  if (choice != IoBackendChoice::kThreads) {
-    // When this program was built without it, only who asks for it hears of it.
-    if (HEADRACE_HAS_URING != 0 || choice == IoBackendChoice::kUring) {
-      candidates.push_back({"io_uring", [] { return make_uring_backend(kQueueDepth); }});
-    }
+std::string aio_limit_text() {
+  return fmt::format("fs.aio-nr is {} of fs.aio-max-nr {}", number_in("/proc/sys/fs/aio-nr"),
+                     number_in("/proc/sys/fs/aio-max-nr"));
+}
+
+Error aio_refusal(int error_number) {
+  std::string what = "io_setup: " + errno_text(error_number);
+  std::string fix = "set headrace.io.backend to \"threads\"";
+  if (error_number == EAGAIN) {
+    what += ", " + aio_limit_text();
+    fix = "sysctl -w fs.aio-max-nr=1048576";
+  } else if (error_number == EPERM || error_number == EACCES) {
+    fix = "start the container with a seccomp profile that allows io_setup";
+  } else if (error_number == ENOSYS) {
+    fix = "boot a kernel that has CONFIG_AIO=y";
   }
-  if (choice != IoBackendChoice::kUring) {
-    candidates.push_back({"threads", [] { return make_threads_backend(kQueueDepth); }});
+  return make_error(ErrorCode::kPreflight, std::move(what), std::move(fix));
+}
+
+std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice) {
+  const bool any = choice == IoBackendChoice::kAuto;
+  std::vector<BackendCandidate> candidates;
+  // When this program was built without it, only who asks for it hears of it.
+  if (choice == IoBackendChoice::kUring || (any && HEADRACE_HAS_URING != 0)) {
+    candidates.push_back({"io_uring", [] { return make_uring_backend(kQueueDepth); }});
+  }
+  if (choice == IoBackendChoice::kLibaio || any) {
+    candidates.push_back({"libaio", [] { return make_aio_backend(kQueueDepth); }, any, "at about the same speed"});
+  }
+  if (choice == IoBackendChoice::kThreads || any) {
+    candidates.push_back({"threads", [] { return make_threads_backend(kQueueDepth); }, false,
+                          "at more CPU time per byte and with fewer requests in flight"});
   }
   return candidates;
 }
 
 Result<std::unique_ptr<IoBackend>> choose_backend(std::span<const BackendCandidate> candidates,
-                                                  const BackendTrial& trial) {
+                                                  std::span<const BackendTrial> trials) {
   Error last = make_error(ErrorCode::kPreflight, "no I/O backend to choose from");
   for (std::size_t i = 0; i < candidates.size(); ++i) {
     auto backend = candidates[i].make();
     std::optional<Error> refusal;
-    if (!backend.ok()) {
-      refusal = std::move(backend).error();
-    } else if (auto outcome = try_backend(*backend, trial); !outcome.ok()) {
-      refusal = std::move(outcome).error();
-    } else {
-      return backend;
+    std::string where = trials.front().folder;
+    if (!backend.ok()) refusal = std::move(backend).error();
+    for (std::size_t j = 0; j < trials.size() && !refusal; ++j) {
+      where = trials[j].folder;
+      if (auto outcome = try_backend(*backend, candidates[i], trials[j]); !outcome.ok())
+        refusal = std::move(outcome).error();
     }
+    if (!refusal) return backend;
     const bool has_next = i + 1 < candidates.size();
     if (has_next) {
-      log_warn(fmt::format("{} is refused ({}): {} do the I/O instead, at more CPU time per byte; to fix: {}",
-                           candidates[i].name, refusal->message, candidates[i + 1].name,
+      log_warn(fmt::format("{} is refused in {} ({}): trying {} instead{}{}; to fix: {}", candidates[i].name, where,
+                           refusal->message, candidates[i + 1].name, *candidates[i + 1].effect == 0 ? "" : ", ",
+                           candidates[i + 1].effect,
                            refusal->hint.empty() ? "headrace doctor shows what works here" : refusal->hint));
     }
-    last = make_error(ErrorCode::kPreflight,
-                      fmt::format("{} is refused in {}: {}", candidates[i].name, trial.folder, refusal->message),
-                      refusal->hint);
+    last =
+        make_error(ErrorCode::kPreflight,
+                   fmt::format("{} is refused in {}: {}", candidates[i].name, where, refusal->message), refusal->hint);
   }
   return last;
 }

@@ -141,8 +141,7 @@ Result<void> start(VolumeSet::Impl& impl) {
   const VolumeOptions& options = impl.options;
   impl.run_hash = run_id_hash(impl.run_id);
   std::vector<QueueFile> files;
-  const BackendTrial trial{impl.fds.front().get(), impl.layout.scratch_offset(), impl.layout.alignment(),
-                           impl.folders.front()};
+  std::vector<BackendTrial> trials;
   for (std::size_t i = 0; i < impl.fds.size(); ++i) {
     FolderProbe& probe = impl.probes[i];
     if (probe.direct && probe.alignment > impl.layout.alignment()) {
@@ -167,11 +166,13 @@ Result<void> start(VolumeSet::Impl& impl) {
     }
     if (direct) impl.memory_alignment = std::max(impl.memory_alignment, probe.alignment);
     files.push_back({impl.fds[i].get(), impl.paths[i], direct});
+    trials.push_back(
+        {impl.fds[i].get(), impl.layout.scratch_offset(), impl.layout.alignment(), impl.folders[i], direct});
   }
   impl.memory_alignment = std::max(impl.memory_alignment, impl.layout.alignment());
   const std::vector<BackendCandidate> candidates =
       options.seam != nullptr ? options.seam->candidates : backend_candidates(options.backend);
-  HEADRACE_TRY(std::unique_ptr<IoBackend> backend, choose_backend(candidates, trial));
+  HEADRACE_TRY(std::unique_ptr<IoBackend> backend, choose_backend(candidates, trials));
   QueueOptions queue_options{
       options.mode,         options.block_bytes, options.in_flight_bytes,      impl.layout.alignment(),
       options.stall_report, options.deadline,    options.throttle_bytes_per_s, options.delay_us};

@@ -57,7 +57,7 @@ struct TileTransfer {
 };
 
 enum class IoMode : std::uint8_t { kAuto, kDirect, kBuffered };  // direct never falls back; auto says when it does
-enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kThreads };
+enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kLibaio, kThreads };
 enum class Durability : std::uint8_t { kProcess, kPower };
 
 struct BackendSeam;

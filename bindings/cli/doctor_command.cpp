@@ -97,8 +97,10 @@ Result<int> doctor(const std::string& config_file, bool json) {
     findings.push_back({"config", true, config_file + " is fine"});
   }
   for (const std::string& path : paths) {
-    Finding uring = path_finding(path, io::IoBackendChoice::kUring, "io_uring");
-    findings.push_back(uring);
+    // In the order in which a run takes them; the first line is what it would use.
+    findings.push_back(path_finding(path, io::IoBackendChoice::kAuto, "storage"));
+    findings.push_back(path_finding(path, io::IoBackendChoice::kUring, "io_uring"));
+    findings.push_back(path_finding(path, io::IoBackendChoice::kLibaio, "libaio"));
     findings.push_back(path_finding(path, io::IoBackendChoice::kThreads, "threads"));
   }
   bool all_ok = true;

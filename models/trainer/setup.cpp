@@ -115,9 +115,12 @@ runtime::EngineOptions make_engine_options(const TrainingSetup& setup, const std
   options.executor.seed = run.debug.seed;
   options.volume.durability =
       run.durability == config::Durability::kPower ? io::Durability::kPower : io::Durability::kProcess;
-  if (!run.io.backend.is_auto())
-    options.volume.backend = run.io.backend.value() == config::IoBackendKind::kUring ? io::IoBackendChoice::kUring
-                                                                                     : io::IoBackendChoice::kThreads;
+  if (!run.io.backend.is_auto()) {
+    using config::IoBackendKind;
+    options.volume.backend = run.io.backend.value() == IoBackendKind::kUring    ? io::IoBackendChoice::kUring
+                             : run.io.backend.value() == IoBackendKind::kLibaio ? io::IoBackendChoice::kLibaio
+                                                                                : io::IoBackendChoice::kThreads;
+  }
   if (!run.io.mode.is_auto())
     options.volume.mode = run.io.mode.value() == config::IoMode::kDirect ? io::IoMode::kDirect : io::IoMode::kBuffered;
   if (!run.io.block_bytes.is_auto()) options.volume.block_bytes = run.io.block_bytes.value();

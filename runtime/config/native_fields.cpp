@@ -146,9 +146,11 @@ void add_machine(FieldTable& table, RunConfig& run) {
       .to(run.force_copies);
   table
       .add("headrace.io.backend", T::kChoice, "\"auto\"",
-           "How requests reach the kernel; auto is io_uring where it works.")
+           "How requests reach the kernel; auto is the first of io_uring, libaio and threads that works.")
       .may_change()
-      .to(run.io.backend, {{"io_uring", IoBackendKind::kUring}, {"threads", IoBackendKind::kThreads}});
+      .to(run.io.backend, {{"io_uring", IoBackendKind::kUring},
+                           {"libaio", IoBackendKind::kLibaio},
+                           {"threads", IoBackendKind::kThreads}});
   table
       .add("headrace.io.mode", T::kChoice, "\"auto\"",
            "direct bypasses the page cache and fails where the file system cannot; auto says when it uses buffered.")

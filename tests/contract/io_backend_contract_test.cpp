@@ -12,6 +12,7 @@
 #include "io/backends.h"
 #include "io/volume_file.h"
 #include "io_test_support.h"
+#include "memory_backend.h"
 
 namespace headrace::io {
 namespace {
@@ -21,17 +22,24 @@ struct Implementation {
   std::function<Result<std::unique_ptr<IoBackend>>(std::size_t)> make;
 };
 
+Result<std::unique_ptr<IoBackend>> make_memory(std::size_t depth) {
+  return std::unique_ptr<IoBackend>(std::make_unique<MemoryBackend>(std::make_shared<MemoryDevice>(), depth));
+}
+
 std::vector<Implementation> implementations() {
-  std::vector<Implementation> all;
-  for (const BackendCandidate& candidate : backend_candidates(IoBackendChoice::kAuto)) {
-    const bool uring = std::string(candidate.name) == "io_uring";
-    all.push_back({uring ? "uring" : "threads", uring ? make_uring_backend : make_threads_backend});
-  }
-  all.push_back({"faulty", [](std::size_t depth) -> Result<std::unique_ptr<IoBackend>> {
-                   HEADRACE_TRY(std::unique_ptr<IoBackend> inner, make_threads_backend(depth));
-                   return std::unique_ptr<IoBackend>(
-                       std::make_unique<FaultBackend>(std::move(inner), std::make_shared<FaultPlan>()));
-                 }});
+  const auto faulty = [](const Implementation& inner) {
+    return [make = inner.make](std::size_t depth) -> Result<std::unique_ptr<IoBackend>> {
+      HEADRACE_TRY(std::unique_ptr<IoBackend> backend, make(depth));
+      return std::unique_ptr<IoBackend>(
+          std::make_unique<FaultBackend>(std::move(backend), std::make_shared<FaultPlan>()));
+    };
+  };
+  std::vector<Implementation> all{{"uring", make_uring_backend},
+                                  {"libaio", make_aio_backend},
+                                  {"threads", make_threads_backend},
+                                  {"memory", make_memory}};
+  all.push_back({"faulty_threads", faulty(all[2])});
+  all.push_back({"faulty_memory", faulty(all[3])});
   return all;
 }
 
@@ -216,7 +224,7 @@ TEST_P(IoBackendContract, AnOffsetBeyondFourGiBIsNotCut) {
 }
 
 TEST_P(IoBackendContract, ManyAreMadeAndDestroyedOneAfterTheOther) {
-  for (int i = 0; i < 50; ++i) ASSERT_OK(GetParam().make(kDepth));
+  for (int i = 0; i < 200; ++i) ASSERT_OK(GetParam().make(kDepth));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, IoBackendContract, ::testing::ValuesIn(implementations()),

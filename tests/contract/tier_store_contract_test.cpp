@@ -206,6 +206,7 @@ INSTANTIATE_TEST_SUITE_P(All, TierStoreContract,
                          testing::Values(StoreKind{"Host", false, 1, io::IoBackendChoice::kAuto},
                                          StoreKind{"NvmeTwoSlots", true, 2, io::IoBackendChoice::kAuto},
                                          StoreKind{"NvmeTwoSlotsThreads", true, 2, io::IoBackendChoice::kThreads},
+                                         StoreKind{"NvmeTwoSlotsLibaio", true, 2, io::IoBackendChoice::kLibaio},
                                          StoreKind{"NvmeOneSlot", true, 1, io::IoBackendChoice::kAuto}),
                          [](const auto& test) { return std::string(test.param.name); });
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice of a backend when some are refused, and what the user reads about it.
+#include <fcntl.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -17,7 +18,7 @@ BackendCandidate refused(int error_number) {
   return {"io_uring", [error_number]() -> Result<std::unique_ptr<IoBackend>> { return uring_refusal(error_number); }};
 }
 BackendCandidate working() {
-  return {"threads", [] { return make_threads_backend(16); }};
+  return {"threads", [] { return make_threads_backend(16); }, false, "at more CPU time per byte"};
 }
 // Sets up and writes, then spoils every read.
 BackendCandidate spoiled(Fault fault) {
@@ -38,7 +39,8 @@ class ChooseBackend : public ::testing::Test {
     auto file = make_nameless_file(folder_.path());
     if (!file.ok()) return file.error().to_string();
     ::testing::internal::CaptureStderr();
-    auto backend = choose_backend(candidates, {file->get(), 65'536, 4096, folder_.path()});
+    const BackendTrial trial{file->get(), 65'536, 4096, folder_.path(), direct_};
+    auto backend = choose_backend(candidates, {&trial, 1});
     log_ = ::testing::internal::GetCapturedStderr();
     if (!backend.ok()) return backend.error().to_string();
     return (*backend)->capabilities().name;
@@ -46,6 +48,7 @@ class ChooseBackend : public ::testing::Test {
   [[nodiscard]] auto lines() const { return std::count(log_.begin(), log_.end(), '\n'); }
 
   TestFolder folder_;
+  bool direct_ = true;
   std::string log_;
 };
 
@@ -59,6 +62,42 @@ TEST_F(ChooseBackend, ARefusedRingIsReplacedWithOneLineOfReasonEffectAndFix) {
     EXPECT_NE(log_.find("CPU time"), std::string::npos) << log_;
     EXPECT_NE(log_.find(fix), std::string::npos) << log_;
   }
+}
+
+TEST_F(ChooseBackend, TheOrderIsRingThenNativeThenThreads) {
+  const auto candidates = backend_candidates(IoBackendChoice::kAuto);
+  std::vector<std::string> names;
+  for (const BackendCandidate& candidate : candidates) names.emplace_back(candidate.name);
+  if (names.size() == 2) names.insert(names.begin(), "io_uring");  // built without it
+  EXPECT_EQ(names, (std::vector<std::string>{"io_uring", "libaio", "threads"}));
+}
+
+TEST_F(ChooseBackend, ARefusedNativeContextSaysHowMuchOfTheSystemsLimitIsUsed) {
+  const BackendCandidate used_up{"libaio", []() -> Result<std::unique_ptr<IoBackend>> { return aio_refusal(EAGAIN); }};
+  EXPECT_EQ(choose({refused(EPERM), used_up, working()}), "threads");
+  EXPECT_EQ(lines(), 2) << log_;
+  EXPECT_NE(log_.find("fs.aio-nr is "), std::string::npos) << log_;
+  EXPECT_NE(log_.find("sysctl -w fs.aio-max-nr="), std::string::npos) << log_;
+}
+
+TEST_F(ChooseBackend, NativeIoIsPassedOverWhereItWouldBlock) {
+  direct_ = false;
+  auto candidates = backend_candidates(IoBackendChoice::kAuto);
+  candidates.erase(candidates.begin(), candidates.end() - 2);
+  EXPECT_EQ(choose(candidates), "threads");
+  EXPECT_NE(log_.find("direct I/O only"), std::string::npos) << log_;
+  EXPECT_EQ(choose(backend_candidates(IoBackendChoice::kLibaio)), "libaio") << "who asks for it gets it";
+}
+
+TEST_F(ChooseBackend, EachFileHasToWork) {
+  auto good = make_nameless_file(folder_.path());
+  ASSERT_OK(good);
+  const UniqueFd read_only(::open("/proc/self/exe", O_RDONLY | O_CLOEXEC));
+  const BackendTrial trials[] = {{good->get(), 65'536, 4096, "first", false},
+                                 {read_only.get(), 0, 4096, "second", false}};
+  const auto backend = choose_backend(std::vector{working()}, trials);
+  ASSERT_FALSE(backend.ok());
+  EXPECT_NE(backend.error().message.find("second"), std::string::npos) << backend.error().message;
 }
 
 TEST_F(ChooseBackend, AWorkingOneIsTakenWithoutAWord) {

@@ -203,16 +203,19 @@ class FaultBackend final : public IoBackend {
   std::deque<IoCompletion> ready_;
 };
 
+// The candidate spoiled by the plan.
+inline BackendCandidate spoiled_by(const BackendCandidate& candidate, std::shared_ptr<FaultPlan> plan) {
+  return {candidate.name, [make = candidate.make, plan]() -> Result<std::unique_ptr<IoBackend>> {
+            HEADRACE_TRY(std::unique_ptr<IoBackend> inner, make());
+            return std::unique_ptr<IoBackend>(std::make_unique<FaultBackend>(std::move(inner), plan));
+          }};
+}
+
 // A seam whose backend is the one of `choice`, spoiled by the plan.
 inline BackendSeam fault_seam(IoBackendChoice choice, std::shared_ptr<FaultPlan> plan) {
   BackendSeam seam;
-  for (BackendCandidate& candidate : backend_candidates(choice)) {
-    seam.candidates.push_back({candidate.name, [make = candidate.make, plan]() -> Result<std::unique_ptr<IoBackend>> {
-                                 HEADRACE_TRY(std::unique_ptr<IoBackend> inner, make());
-                                 return std::unique_ptr<IoBackend>(
-                                     std::make_unique<FaultBackend>(std::move(inner), plan));
-                               }});
-  }
+  for (const BackendCandidate& candidate : backend_candidates(choice))
+    seam.candidates.push_back(spoiled_by(candidate, plan));
   return seam;
 }
 

@@ -7,24 +7,25 @@
 #include <random>
 #include <thread>
 
-#include "fault_backend.h"
 #include "io/layout.h"
 #include "io_test_support.h"
+#include "test_backends.h"
 
 namespace headrace::io {
 namespace {
 
 using Kind = Fault::Kind;
 
-class QueueFault : public ::testing::TestWithParam<IoBackendChoice> {
+class QueueFault : public ::testing::TestWithParam<TestBackend> {
  protected:
   void SetUp() override {
-    if (auto made = backend_candidates(GetParam()).front().make(); !made.ok())
-      GTEST_SKIP() << "refused here: " << made.error().to_string();
+    candidate_ = GetParam().candidate();
+    if (const std::string refusal = refusal_of(candidate_); !refusal.empty())
+      GTEST_SKIP() << "refused here: " << refusal;
     options_.block_bytes = 64 * kKiB;
   }
   void create(std::int64_t tiles = 16, Bytes tile_bytes = 256 * kKiB) {
-    const BackendSeam seam = fault_seam(GetParam(), plan_);
+    const BackendSeam seam{{spoiled_by(candidate_, plan_)}};
     options_.seam = &seam;
     auto made = VolumeSet::create(folder_.paths(), "run", small_geometry(tiles, tile_bytes), options_);
     ASSERT_OK(made);
@@ -60,6 +61,7 @@ class QueueFault : public ::testing::TestWithParam<IoBackendChoice> {
 
   TestFolder folder_;
   VolumeOptions options_;
+  BackendCandidate candidate_;
   std::shared_ptr<FaultPlan> plan_ = std::make_shared<FaultPlan>();
   Bytes tile_bytes_ = 0;
   std::unique_ptr<Payload> out_;  // outlive the set
@@ -186,7 +188,7 @@ TEST_P(QueueFault, RefusedDirectIoMovesTheFileToThePageCacheInModeAuto) {
 
 TEST_P(QueueFault, RefusedDirectIoIsAnErrorInModeDirect) {
   options_.mode = IoMode::kDirect;
-  const BackendSeam seam = fault_seam(GetParam(), plan_);
+  const BackendSeam seam{{spoiled_by(candidate_, plan_)}};
   options_.seam = &seam;
   auto made = VolumeSet::create(folder_.paths(), "run", small_geometry(), options_);
   if (!made.ok() && made.error().code == ErrorCode::kPreflight) GTEST_SKIP() << made.error().to_string();
@@ -411,10 +413,7 @@ TEST_P(QueueFault, RandomFaultsNeverGiveWrongBytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, QueueFault, ::testing::Values(IoBackendChoice::kUring, IoBackendChoice::kThreads),
-                         [](const auto& suite) {
-                           return suite.param == IoBackendChoice::kUring ? "uring" : "threads";
-                         });
+INSTANTIATE_TEST_SUITE_P(Backends, QueueFault, ::testing::ValuesIn(test_backends()), test_backend_name);
 
 }  // namespace
 }  // namespace headrace::io

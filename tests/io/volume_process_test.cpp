@@ -157,7 +157,9 @@ TEST_F(VolumeProcess, AfterAKillTheLastCommittedStepIsWhole) {
   for (std::uint64_t seed = 1; seed <= 8; ++seed) {
     std::mt19937_64 random(seed);
     VolumeOptions options;
-    options.backend = seed % 2 == 0 ? IoBackendChoice::kThreads : IoBackendChoice::kAuto;
+    constexpr IoBackendChoice kChoices[] = {IoBackendChoice::kAuto, IoBackendChoice::kLibaio,
+                                            IoBackendChoice::kThreads};
+    options.backend = kChoices[seed % 3];
     Child child([&](int pipe) { return write_steps(paths, options, pipe); });
     const std::uint64_t steps = 1 + random() % 8;
     for (std::uint64_t step = 1; step <= steps; ++step)
@@ -185,7 +187,7 @@ TEST_F(VolumeProcess, AFileSizeLimitIsAnErrorAndNotASignal) {
 }
 
 TEST_F(VolumeProcess, ALimitThatComesLaterFailsTheTransferWithTheSystemsWord) {
-  for (const IoBackendChoice backend : {IoBackendChoice::kAuto, IoBackendChoice::kThreads}) {
+  for (const IoBackendChoice backend : {IoBackendChoice::kAuto, IoBackendChoice::kLibaio, IoBackendChoice::kThreads}) {
     Child child([&](int pipe) {
       VolumeOptions options;
       options.backend = backend;

@@ -12,16 +12,17 @@
 #include "io/backends.h"
 #include "io/layout.h"
 #include "io_test_support.h"
+#include "test_backends.h"
 
 namespace headrace::io {
 namespace {
 
-class VolumeSetTest : public ::testing::TestWithParam<IoBackendChoice> {
+class VolumeSetTest : public ::testing::TestWithParam<TestBackend> {
  protected:
   void SetUp() override {
-    options_.backend = GetParam();
-    if (auto made = backend_candidates(GetParam()).front().make(); !made.ok())
-      GTEST_SKIP() << "refused here: " << made.error().to_string();
+    options_.backend = GetParam().choice;
+    if (const std::string refusal = refusal_of(GetParam().candidate()); !refusal.empty())
+      GTEST_SKIP() << "refused here: " << refusal;
   }
   std::unique_ptr<VolumeSet> create(const VolumeGeometry& geometry) {
     auto made = VolumeSet::create(folder_.paths(), "run", geometry, options_);
@@ -59,7 +60,8 @@ TEST_P(VolumeSetTest, OddSizesComeBackExactlyThroughBlocksOfAllKinds) {
   VolumeGeometry geometry{{}, 100};
   for (std::uint32_t i = 0; i < sizes.size(); ++i) geometry.streams.push_back(stream_of(i, 1, sizes[i], sizes[i]));
   for (const Bytes block_bytes : {Bytes{1}, 64 * kKiB, 4 * kMiB, 64 * kMiB}) {
-    if (block_bytes == 1 && GetParam() == IoBackendChoice::kThreads) continue;  // thousands of requests once is enough
+    if (block_bytes == 1 && GetParam().choice != IoBackendChoice::kUring)
+      continue;  // thousands of requests once is enough
     options_.block_bytes = block_bytes;
     TestFolder folder;
     auto set = VolumeSet::create(folder.paths(), "run", geometry, options_);
@@ -342,14 +344,17 @@ TEST_P(VolumeSetTest, DescribesWhatIsInUse) {
   auto set = create(small_geometry());
   ASSERT_NE(set, nullptr);
   const std::string text = set->describe();
-  EXPECT_NE(text.find(GetParam() == IoBackendChoice::kUring ? "io_uring" : "threads"), std::string::npos) << text;
+  EXPECT_NE(text.find(GetParam().reported), std::string::npos) << text;
   EXPECT_NE(text.find("1 volume in " + folder_.path()), std::string::npos) << text;
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, VolumeSetTest, ::testing::Values(IoBackendChoice::kUring, IoBackendChoice::kThreads),
-                         [](const auto& suite) {
-                           return suite.param == IoBackendChoice::kUring ? "uring" : "threads";
-                         });
+std::vector<TestBackend> on_disk() {  // these tests also look into the file from outside
+  std::vector<TestBackend> backends = test_backends();
+  std::erase_if(backends, [](const TestBackend& backend) { return backend.in_memory; });
+  return backends;
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, VolumeSetTest, ::testing::ValuesIn(on_disk()), test_backend_name);
 
 }  // namespace
 }  // namespace headrace::io
