@@ -21,6 +21,9 @@ constexpr std::size_t kReapBatch = 64;
 // Memory for trailer blocks: each tile in flight holds one.
 constexpr Bytes kTrailerMemory = 2 * kMiB;
 constexpr std::size_t kMinTrailers = 8;
+// Writes that are hashed before there is room for them in flight. Fewer: the disk waits for a hash; more: they hold
+// trailer blocks.
+constexpr std::size_t kHashedAhead = 4;
 
 double seconds_of(const timespec& time) noexcept {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
@@ -148,6 +151,7 @@ void Queue::run() {
     complete_due(now);
     if (cancelling_) {
       cancel_unissued();
+      while (!unverified_.empty()) hash_one();
       if (drain_until == TimePoint::max()) drain_until = now + options_.deadline;
       if (!has_work()) break;
       if (now >= drain_until || reads_.in_flight + writes_.in_flight == 0) {
@@ -157,7 +161,7 @@ void Queue::run() {
     }
     issue(now);
     check_stalls(now);
-    wait(now);
+    wait(now, hash_one());
   }
   drained_ = backend_->in_flight() == 0;
   if (!drained_)
@@ -226,6 +230,14 @@ void Queue::issue(TimePoint now) {
   while (has_room && (!reads_.moves.empty() || !writes_.moves.empty())) {
     std::uint32_t request_idx = 0;
     Direction& direction = next_direction();
+    const ActiveMove& front = *direction.moves.front();
+    // What is ready does not wait for the hash of what is not.
+    if (!front.started && front.move.check != MoveCheck::kNone && front.move.operation == IoOperation::kWrite) {
+      const std::size_t waiting = retries_.size();
+      offer(offered);
+      offered.clear();
+      if (broken_ || retries_.size() > waiting) return;  // the backend is busy
+    }
     const Cut cut = cut_request(direction, now, request_idx);
     if (cut == Cut::kWait) break;
     if (cut == Cut::kNothing) continue;
@@ -322,7 +334,7 @@ Queue::Cut Queue::cut_request(Direction& direction, TimePoint now, std::uint32_t
   next.origin = next.begin = move.issued;
   next.end = std::min(move.issued + move.piece, move.total);
   if (!may_issue(next, now)) return Cut::kWait;
-  if (move.issued == 0 && start_move(move) == Cut::kWait) return Cut::kWait;
+  if (!move.started && start_move(move) == Cut::kWait) return Cut::kWait;
   request_idx = free_requests_.back();
   free_requests_.pop_back();
   requests_[request_idx] = next;
@@ -335,8 +347,27 @@ Queue::Cut Queue::cut_request(Direction& direction, TimePoint now, std::uint32_t
   return Cut::kRequest;
 }
 
+// One hash, after all requests that have room were issued: the disk is busy meanwhile. False when nothing waits for it.
+bool Queue::hash_one() {
+  if (!unverified_.empty()) {
+    ActiveMove& move = *unverified_.front();
+    unverified_.pop_front();
+    settle_move(move);
+    return true;
+  }
+  for (std::size_t i = 0; i < std::min(kHashedAhead, writes_.moves.size()); ++i) {
+    ActiveMove& move = *writes_.moves[i];
+    if (!move.started && move.move.check != MoveCheck::kNone && !move.batch->error)
+      return start_move(move) == Cut::kRequest;
+  }
+  return false;
+}
+
 Queue::Cut Queue::start_move(ActiveMove& move) {
-  if (move.move.check == MoveCheck::kNone) return Cut::kRequest;
+  if (move.move.check == MoveCheck::kNone) {
+    move.started = true;
+    return Cut::kRequest;
+  }
   if (move.move.check == MoveCheck::kTrailer) {
     if (free_trailers_.empty()) return Cut::kWait;
     move.trailer_block = free_trailers_.back();
@@ -352,6 +383,7 @@ Queue::Cut Queue::start_move(ActiveMove& move) {
       hash_sink_ ^= hash;
     }
   }
+  move.started = true;
   return Cut::kRequest;
 }
 
@@ -382,11 +414,13 @@ TimePoint Queue::next_event(TimePoint now) const noexcept {
   return next;
 }
 
-void Queue::wait(TimePoint now) {
+// Takes completions; waits for one unless there is more to do at once.
+void Queue::wait(TimePoint now, bool busy) {
   const TimePoint until = next_event(now);
   std::unique_lock lock(mutex_);
   const auto changed = [this] { return !incoming_.empty() || stopping_ != cancelling_; };
   if (backend_->in_flight() == 0 || broken_) {
+    if (busy) return;
     if (has_work() && until == TimePoint::max()) return;
     if (until == TimePoint::max()) {
       incoming_changed_.wait(lock, changed);  // idle: nothing is owed to anybody
@@ -395,7 +429,7 @@ void Queue::wait(TimePoint now) {
     }
     return;
   }
-  const std::size_t min_count = changed() ? 0 : 1;
+  const std::size_t min_count = busy || changed() ? 0 : 1;
   in_reap_ = true;
   lock.unlock();
   std::array<IoCompletion, kReapBatch> completions;

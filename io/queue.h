@@ -94,7 +94,8 @@ class Queue {
     Bytes issued = 0;             // cut into requests so far
     std::size_t outstanding = 0;  // requests not finished
     std::byte* trailer_block = nullptr;
-    bool closed = false;  // no more requests will be cut from it
+    bool started = false;  // has its trailer block and, when it is written, its hash
+    bool closed = false;   // no more requests will be cut from it
   };
   struct Batch {
     std::vector<ActiveMove> moves;
@@ -150,11 +151,12 @@ class Queue {
   void put_back(std::span<const std::uint32_t> refused, std::size_t accepted, TimePoint now);
   Cut cut_request(Direction& direction, TimePoint now, std::uint32_t& request_idx);
   Cut start_move(ActiveMove& move);
+  bool hash_one();
   [[nodiscard]] Direction& next_direction() noexcept;
   void set_segments(Request& request) const noexcept;
   [[nodiscard]] bool may_issue(const Request& request, TimePoint now);
   void enter_kernel(Request& request, TimePoint now);
-  void wait(TimePoint now);
+  void wait(TimePoint now, bool busy);
   [[nodiscard]] TimePoint next_event(TimePoint now) const noexcept;
   [[nodiscard]] bool has_work() const noexcept { return !live_.empty(); }
   [[nodiscard]] Direction& direction_of(const ActiveMove& move) noexcept {
@@ -171,6 +173,7 @@ class Queue {
   void retry(std::uint32_t request_idx, TimePoint not_before);
   void finish_request(std::uint32_t request_idx);
   void close_move(ActiveMove& move);
+  void end_move(ActiveMove& move);
   void settle_move(ActiveMove& move);
   void verify(ActiveMove& move);
   void fail(ActiveMove& move, Error error);
@@ -197,8 +200,9 @@ class Queue {
   const Direction* served_last_ = nullptr;
   std::vector<Request> requests_;  // [depth_]
   std::vector<std::uint32_t> free_requests_;
-  std::deque<std::uint32_t> retries_;  // cut, not in the kernel
-  std::deque<Completed> delayed_;      // options_.delay_us
+  std::deque<std::uint32_t> retries_;   // cut, not in the kernel
+  std::deque<ActiveMove*> unverified_;  // read; the kernel gets its next requests before they are hashed
+  std::deque<Completed> delayed_;       // options_.delay_us
   AlignedMemory trailer_memory_;
   std::vector<std::byte*> free_trailers_;
   TimePoint throttled_until_{};

@@ -169,12 +169,23 @@ void Queue::finish_request(std::uint32_t request_idx) {
   requests_[request_idx] = {};
   free_requests_.push_back(request_idx);
   --move.outstanding;
-  if (move.closed && move.outstanding == 0) settle_move(move);
+  if (move.closed && move.outstanding == 0) end_move(move);
 }
 
 void Queue::close_move(ActiveMove& move) {
   move.closed = true;
-  if (move.outstanding == 0) settle_move(move);
+  if (move.outstanding == 0) end_move(move);
+}
+
+// Everything of it was moved. What has to be hashed waits until the kernel has its next requests.
+void Queue::end_move(ActiveMove& move) {
+  const bool is_hashed =
+      move.move.operation == IoOperation::kRead && move.move.check != MoveCheck::kNone && !move.batch->error;
+  if (is_hashed) {
+    unverified_.push_back(&move);
+  } else {
+    settle_move(move);
+  }
 }
 
 void Queue::settle_move(ActiveMove& move) {
