@@ -16,3 +16,8 @@ configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/headraceConfig.cmake.in 
   INSTALL_DESTINATION ${_package_folder})
 write_basic_package_version_file(${PROJECT_BINARY_DIR}/headraceConfigVersion.cmake COMPATIBILITY SameMinorVersion)
 install(FILES ${PROJECT_BINARY_DIR}/headraceConfig.cmake ${PROJECT_BINARY_DIR}/headraceConfigVersion.cmake DESTINATION ${_package_folder})
+
+# The example of the optimizers by themselves.
+if(TARGET headrace_cpu_adam)
+  install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/cpu_adam DESTINATION ${CMAKE_INSTALL_DATADIR}/headrace/examples)
+endif()

@@ -19,6 +19,13 @@ cmake --build "$folder/build"
 # Every installed header stands on what is installed.
 (cd "$folder/prefix/include/headrace" && find . -name '*.h' | sed 's|^\./\(.*\)$|#include <\1>|') > "$folder/all_headers.cpp"
 "$compiler" -std=c++20 -fsyntax-only -I "$folder/prefix/include/headrace" "$folder/all_headers.cpp"
+# The installed example is a project of its own.
+cmake -S "$folder/prefix/share/headrace/examples/cpu_adam" -B "$folder/example" -G Ninja -DCMAKE_PREFIX_PATH="$folder/prefix" \
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_BUILD_TYPE=Release
+cmake --build "$folder/example"
+for optimizer in AdamW Adam Lion Adagrad SGD Adafactor Muon; do
+  "$folder/example/train_arrays" "$optimizer"
+done
 for program in uses_core uses_cpu_adam uses_all; do
   "$folder/build/$program"
 done
