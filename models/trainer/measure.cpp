@@ -92,22 +92,18 @@ void measure_updates(Engine& engine, std::span<std::byte> memory, Rates& rates) 
   std::int64_t length = input.tile_elements;
   const auto piece_of = [&](std::int64_t n) {
     return round_up(n * weight_bytes, alignment) + round_up(n * gradient_bytes, alignment) +
-           round_up(runtime::optimizer_layout(input.state_format, input.weights_dtype, n).bytes, alignment);
+           round_up(runtime::optimizer_layout(input, n).bytes, alignment);
   };
   while (length > 4096 && piece_of(length) > static_cast<Bytes>(memory.size())) length /= 2;
-  const runtime::OptimizerLayout layout = runtime::optimizer_layout(input.state_format, input.weights_dtype, length);
+  const runtime::OptimizerLayout layout = runtime::optimizer_layout(input, length);
   rates.update_seconds_per_element = seconds_per_element(memory, piece_of(length), length, [&](std::byte* piece) {
-    cpu_adam::AdamWArrays arrays;
     std::byte* const optimizer = piece + round_up(length * weight_bytes, alignment);
-    arrays.weights = piece;
-    arrays.weights_dtype = input.weights_dtype;
-    cpu_adam::point_at_state(arrays, input.state_format, layout, optimizer, 0);
-    arrays.gradient = optimizer + round_up(layout.bytes, alignment);
-    arrays.gradient_dtype = input.gradient_dtype;
-    arrays.elements = length;
-    cpu_adam::AdamWHyper hyper;
+    const runtime::StatePiece state{piece,   optimizer, optimizer + round_up(layout.bytes, alignment),
+                                    &layout, 0,         length};
+    cpu_adam::OptimizerHyper hyper = cpu_adam::default_hyper(input.optimizer);
+    if (input.moments > 0) hyper.momentum = 0.9;
     hyper.weight_decay = 0.1;
-    engine.updater().update(arrays, input.state_format, hyper);
+    engine.updater().update(input, state, hyper, 0);
   });
   std::vector<double> sums(static_cast<std::size_t>(ceil_div(length, cpu_adam::ParallelUpdater::kNormChunk)));
   std::vector<std::int64_t> non_finite(sums.size());
@@ -118,7 +114,7 @@ void measure_updates(Engine& engine, std::span<std::byte> memory, Rates& rates) 
     arrival.destination = piece + round_up(length * 4, alignment);
     arrival.dtype = input.gradient_dtype;
     arrival.elements = length;
-    engine.updater().arrive(arrival, sums, non_finite);
+    engine.updater().gradients().arrive(arrival, sums, non_finite);
   });
 }
 

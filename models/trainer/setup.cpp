@@ -35,8 +35,7 @@ Home home_of(OffloadDevice device) {
 }
 
 Bytes bytes_per_parameter(const runtime::PlanInput& input) {
-  return dtype_bytes(input.weights_dtype) +
-         runtime::optimizer_layout(input.state_format, input.weights_dtype, kTileQuantum).bytes / kTileQuantum;
+  return dtype_bytes(input.weights_dtype) + runtime::optimizer_layout(input, kTileQuantum).bytes / kTileQuantum;
 }
 
 }  // namespace
@@ -62,6 +61,8 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
   input.weights_dtype = run.weights_dtype;
   input.gradient_dtype = run.gradient_dtype;
   input.state_format = run.state_format;
+  input.optimizer = run.optimizer.kind;
+  input.moments = config::num_moments(run);
   input.weights_home = home_of(run.zero.parameters.device);
   input.optimizer_home = home_of(run.zero.optimizer.device);
   input.micro_batches = static_cast<std::int32_t>(run.batch.accumulation_steps);

@@ -50,14 +50,11 @@ Result<runtime::StepSettings> Trainer::next_settings(StepReport& report) {
 
   runtime::StepSettings settings;
   settings.step = done.step + 1;
+  settings.hyper = run.optimizer.hyper;
   settings.hyper.optimizer_step = static_cast<std::int64_t>(done.optimizer_step) + 1;
   report.lr = config::lr_at(run, static_cast<std::int64_t>(done.optimizer_step));
   settings.hyper.lr = report.lr;
-  settings.hyper.beta1 = run.optimizer.beta1;
-  settings.hyper.beta2 = run.optimizer.beta2;
-  settings.hyper.eps = run.optimizer.eps;
-  settings.hyper.weight_decay = run.optimizer.weight_decay;
-  settings.hyper.rounding_seed = run.seed;
+  settings.rounding_seed = run.seed;
   settings.clip_norm = run.gradient_clipping;
   settings.loss_scale = scale;
   settings.loss_scaler = loss_scaler_.has_value() ? &*loss_scaler_ : nullptr;

@@ -70,33 +70,51 @@ void add_precision(FieldTable& table, Draft& draft) {
 
 void add_optimizer(FieldTable& table, Draft& draft) {
   const double inf = std::numeric_limits<double>::infinity();
-  OptimizerConfig& optimizer = draft.run.optimizer;
-  Field& type =
-      table.add("optimizer.type", T::kChoice, "\"AdamW\"",
-                "AdamW decouples weight decay from the gradient. Adam does so too unless adam_w_mode is false.");
-  type.to(draft.optimizer, {{"AdamW", OptimizerName::kAdamW}, {"Adam", OptimizerName::kAdam}});
-  type.later_choices = {"Lamb", "OneBitAdam", "OneBitLamb", "ZeroOneAdam", "Adagrad",
-                        "Lion", "SGD",        "Muon",       "Adafactor"};
+  using cpu_adam::OptimizerKind;
+  cpu_adam::OptimizerHyper& hyper = draft.hyper;
+  Field& type = table.add(
+      "optimizer.type", T::kChoice, "\"AdamW\"",
+      "The update rule. AdamW decouples weight decay from the gradient; Adam does so too unless adam_w_mode is false. "
+      "Each type has parameters and defaults of its own (docs/optimizers.md); the defaults below are AdamW's.");
+  type.to(draft.optimizer, {{"AdamW", OptimizerKind::kAdamW},
+                            {"Adam", OptimizerKind::kAdam},
+                            {"Lion", OptimizerKind::kLion},
+                            {"Adagrad", OptimizerKind::kAdagrad},
+                            {"SGD", OptimizerKind::kSgd}});
+  type.later_choices = {"Lamb", "OneBitAdam", "OneBitLamb", "ZeroOneAdam", "Muon", "Adafactor"};
   table.add("optimizer.params.lr", T::kNumber, "0.001", "Learning rate; a scheduler's rates take its place.")
       .number_range(0, inf)
-      .to(optimizer.lr);
-  table.add("optimizer.params.betas", T::kNumbers, "[0.9, 0.999]", "Decay rates of the first and second moment.")
+      .to(hyper.lr);
+  table
+      .add("optimizer.params.betas", T::kNumbers, "[0.9, 0.999]",
+           "Decay rates of the first and second moment. AdamW, Adam, Lion.")
       .numbers(2)
       .number_range(0, 1)
       .below(1)
       .to(draft.betas);
-  table.add("optimizer.params.eps", T::kNumber, "1e-8", "Added to the root of the second moment.")
+  table.add("optimizer.params.eps", T::kNumber, "1e-8", "Added to the root of the second moment. AdamW, Adam, Adagrad.")
       .number_range(0, inf)
       .above(0)
-      .to(optimizer.eps);
-  table.add("optimizer.params.weight_decay", T::kNumber, "0", "Decay per step, times the learning rate.")
+      .to(hyper.eps);
+  table
+      .add("optimizer.params.weight_decay", T::kNumber, "0",
+           "Decay per step, times the learning rate; Adam, Adagrad and SGD add it to the gradient.")
       .number_range(0, inf)
-      .to(optimizer.weight_decay);
+      .to(hyper.weight_decay);
   table
       .add("optimizer.params.adam_w_mode", T::kBool, "true",
-           "With type Adam: true decouples weight decay, false adds it to the gradient (L2; only with weight_decay 0 "
-           "here).")
+           "With type Adam: true decouples weight decay, false adds it to the gradient (L2).")
       .to(draft.adam_w_mode);
+  table.add("optimizer.params.momentum", T::kNumber, "0", "Decay rate of the momentum; 0 keeps no state. SGD.")
+      .number_range(0, inf)
+      .to(hyper.momentum);
+  table.add("optimizer.params.dampening", T::kNumber, "0", "What the momentum leaves out of a gradient. SGD.")
+      .number_range(0, 1)
+      .to(hyper.dampening);
+  table.add("optimizer.params.nesterov", T::kBool, "false", "Looks ahead by the momentum. SGD.").to(hyper.nesterov);
+  table.add("optimizer.params.lr_decay", T::kNumber, "0", "The rate falls as 1 / (1 + (step - 1) · lr_decay). Adagrad.")
+      .number_range(0, inf)
+      .to(hyper.lr_decay);
 }
 
 void add_scheduler(FieldTable& table, Draft& draft) {

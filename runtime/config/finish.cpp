@@ -5,8 +5,9 @@
 #include <filesystem>
 #include <set>
 
-#include "cpu_adam/format_state.h"
+#include "runtime/config/finish_optimizer.h"
 #include "runtime/config/run_fields.h"
+#include "runtime/plan/plan.h"
 
 namespace headrace::config {
 namespace {
@@ -138,27 +139,6 @@ Result<void> finish_gradients(Draft& draft, Settings& settings) {
   return {};
 }
 
-Result<void> finish_optimizer(Draft& draft, Settings& settings) {
-  OptimizerConfig& optimizer = draft.run.optimizer;
-  optimizer.beta1 = draft.betas[0];
-  optimizer.beta2 = draft.betas[1];
-  constexpr const char* kMode = "optimizer.params.adam_w_mode";
-  const bool l2 = draft.optimizer == OptimizerName::kAdam && !draft.adam_w_mode;
-  optimizer.decay_kind = l2 ? WeightDecayKind::kL2 : WeightDecayKind::kDecoupled;
-  if (draft.optimizer == OptimizerName::kAdamW && !draft.adam_w_mode) {
-    settings.note(fmt::format("\"{}\" is false but AdamW always decouples weight decay, as in DeepSpeed", kMode));
-  }
-  if (l2 && optimizer.weight_decay > 0) {
-    return settings.fail(
-        kMode,
-        fmt::format("weight_decay {} added to the gradient (Adam with adam_w_mode false) is not supported in "
-                    "this version",
-                    optimizer.weight_decay),
-        "use AdamW, or set weight_decay 0");
-  }
-  return {};
-}
-
 // Keys of one scheduler type given with another one.
 Result<void> check_scheduler_keys(const Settings& settings, SchedulerType type) {
   struct Key {
@@ -207,7 +187,7 @@ Result<void> finish_scheduler(Draft& draft, Settings& settings) {
   }
   if (scheduler.type == SchedulerType::kWarmup || scheduler.type == SchedulerType::kWarmupDecay) {
     const bool decay = scheduler.type == SchedulerType::kWarmupDecay;
-    scheduler.warmup_max_lr = draft.warmup_max_lr.value_or(decay ? 1e-3 : draft.run.optimizer.lr);
+    scheduler.warmup_max_lr = draft.warmup_max_lr.value_or(decay ? 1e-3 : draft.run.optimizer.hyper.lr);
     if (draft.warmup_max_lr.is_auto())
       settings.derive(kMax, scheduler.warmup_max_lr, decay ? "DeepSpeed's default" : "optimizer.params.lr");
     if (scheduler.warmup_min_lr > scheduler.warmup_max_lr) {
@@ -216,9 +196,9 @@ Result<void> finish_scheduler(Draft& draft, Settings& settings) {
           fmt::format("warmup_min_lr {} is above warmup_max_lr {}", scheduler.warmup_min_lr, scheduler.warmup_max_lr),
           "swap or lower it");
     }
-    if (settings.given("optimizer.params.lr") && scheduler.warmup_max_lr != draft.run.optimizer.lr) {
+    if (settings.given("optimizer.params.lr") && scheduler.warmup_max_lr != draft.run.optimizer.hyper.lr) {
       settings.note(
-          fmt::format("the scheduler's rates take the place of optimizer.params.lr {}", draft.run.optimizer.lr));
+          fmt::format("the scheduler's rates take the place of optimizer.params.lr {}", draft.run.optimizer.hyper.lr));
     }
   }
   return {};
@@ -284,7 +264,7 @@ Result<void> finish_zero(Draft& draft, Settings& settings) {
 std::int64_t state_bytes_per_parameter(const RunConfig& run) {
   constexpr std::int64_t kMany = 1 << 20;
   return dtype_bytes(run.weights_dtype) +
-         cpu_adam::state_planes(run.state_format, run.weights_dtype, kMany).bytes / kMany;
+         runtime::optimizer_layout(run.state_format, run.weights_dtype, kMany, num_moments(run)).bytes / kMany;
 }
 
 // Of two names for one thing: an override beats the file; both in one place are an error.
@@ -359,7 +339,7 @@ Result<void> finish(Draft& draft, Settings& settings, const World& world) {
   HEADRACE_RETURN_IF_ERROR(finish_batch(draft, settings, world));
   HEADRACE_RETURN_IF_ERROR(finish_precision(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_gradients(draft, settings));
-  HEADRACE_RETURN_IF_ERROR(finish_optimizer(draft, settings));
+  HEADRACE_RETURN_IF_ERROR(finish_optimizer(draft, settings, draft.run.optimizer));
   HEADRACE_RETURN_IF_ERROR(finish_scheduler(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_zero(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_tile(draft, settings));

@@ -12,7 +12,7 @@
 
 #include "core/bytes.h"
 #include "core/dtype.h"
-#include "cpu_adam/adamw.h"
+#include "cpu_adam/optimizer.h"
 
 namespace headrace::config {
 
@@ -33,7 +33,6 @@ class Auto {
 
 // Home tier of a state stream, in DeepSpeed's words: none = device, cpu = host memory.
 enum class OffloadDevice : std::uint8_t { kNone, kCpu, kNvme };
-enum class WeightDecayKind : std::uint8_t { kDecoupled, kL2 };
 enum class DecayScope : std::uint8_t { kMatrices, kAll };  // tensors of two and more dimensions, or every tensor
 enum class WarmupType : std::uint8_t { kLog, kLinear };
 enum class SchedulerType : std::uint8_t { kNone, kWarmup, kWarmupDecay, kWarmupCosine };
@@ -63,12 +62,8 @@ struct LossScaleConfig {
 };
 
 struct OptimizerConfig {
-  double lr = 1e-3;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double eps = 1e-8;
-  double weight_decay = 0;
-  WeightDecayKind decay_kind = WeightDecayKind::kDecoupled;  // kL2 only where weight_decay is 0
+  cpu_adam::OptimizerKind kind = cpu_adam::OptimizerKind::kAdamW;
+  cpu_adam::OptimizerHyper hyper;  // what `kind` reads; optimizer_step and gradient_scale are the step's
 };
 
 // Learning rate over optimizer steps; lr_at() in runtime/config/schedule.h gives the number.
@@ -156,5 +151,8 @@ struct RunConfig {
   DebugConfig debug;
   std::optional<std::string> hardware;  // file of measured rates
 };
+
+// Planes of moments that the state has. fp32 weights without any would have no state at all: they keep one of zeros.
+[[nodiscard]] int num_moments(const RunConfig& run) noexcept;
 
 }  // namespace headrace::config

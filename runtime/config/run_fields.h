@@ -13,14 +13,13 @@
 
 namespace headrace::config {
 
-enum class OptimizerName : std::uint8_t { kAdamW, kAdam };
-
 // What the keys say, before the rules between them.
 struct Draft {
   RunConfig run;
   Auto<std::int64_t> train_batch_size, micro_batch_size, accumulation_steps;
   bool bf16 = false, fp16 = false;
-  OptimizerName optimizer = OptimizerName::kAdamW;
+  cpu_adam::OptimizerKind optimizer = cpu_adam::OptimizerKind::kAdamW;
+  cpu_adam::OptimizerHyper hyper;
   bool adam_w_mode = true;
   std::vector<double> betas;
   Auto<std::int64_t> total_num_steps;

@@ -26,7 +26,7 @@ double cosine_ratio(const SchedulerConfig& scheduler, double iteration, double w
 
 double lr_at(const OptimizerConfig& optimizer, const SchedulerConfig& scheduler, std::int64_t optimizer_step) {
   HEADRACE_CHECK(optimizer_step >= 0, "a number of updates");
-  if (scheduler.type == SchedulerType::kNone) return optimizer.lr;
+  if (scheduler.type == SchedulerType::kNone) return optimizer.hyper.lr;
   const auto iteration = static_cast<double>(optimizer_step);
   const auto warmup = static_cast<double>(std::max<std::int64_t>(2, scheduler.warmup_num_steps));
   const bool warming = iteration < warmup;
@@ -34,7 +34,7 @@ double lr_at(const OptimizerConfig& optimizer, const SchedulerConfig& scheduler,
   if (scheduler.type == SchedulerType::kWarmupCosine) {
     const double ratio = warming ? scheduler.warmup_min_ratio + gamma * (1 - scheduler.warmup_min_ratio)
                                  : cosine_ratio(scheduler, iteration, warmup);
-    return optimizer.lr * ratio;
+    return optimizer.hyper.lr * ratio;
   }
   const double span = scheduler.warmup_max_lr - scheduler.warmup_min_lr;
   if (warming || scheduler.type == SchedulerType::kWarmup) return scheduler.warmup_min_lr + span * gamma;

@@ -118,8 +118,7 @@ void Engine::register_host_tiles() {
       if (input.optimizer_home != Home::kNvme && !plan_.held_optimizer[u].empty()) {
         const BufferId held = plan_.held_optimizer[u][static_cast<std::size_t>(tile)];
         HEADRACE_CHECK(held != kNoBuffer, "optimizer state at home in memory has no buffer");
-        host_->add({unit, StateStream::kOptimizer, tile}, base(held),
-                   optimizer_layout(input.state_format, input.weights_dtype, length).bytes);
+        host_->add({unit, StateStream::kOptimizer, tile}, base(held), optimizer_layout(input, length).bytes);
       }
     }
   }
@@ -150,7 +149,7 @@ bool Engine::decays(const TensorInfo& tensor) const noexcept {
 }
 
 Result<void> Engine::begin_step(const StepSettings& settings) {
-  HEADRACE_RETURN_IF_ERROR(cpu_adam::validate(settings.hyper));
+  HEADRACE_RETURN_IF_ERROR(cpu_adam::validate(plan_.input.optimizer, settings.hyper));
   settings_ = settings;
   outcome_ = {};
   outcome_.step = settings.step;

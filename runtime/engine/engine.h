@@ -15,11 +15,11 @@
 
 #include "core/host_slab.h"
 #include "core/result.h"
-#include "cpu_adam/adamw.h"
 #include "io/volume_set.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/loss_scaler.h"
 #include "runtime/engine/state_reader.h"
+#include "runtime/engine/state_updater.h"
 #include "runtime/plan/compile.h"
 #include "runtime/plan/plan.h"
 #include "runtime/store/host_store.h"
@@ -78,7 +78,8 @@ struct StepOutcome {
 
 struct StepSettings {
   std::uint64_t step = 0;              // this step's number, from 1
-  cpu_adam::AdamWHyper hyper;          // optimizer_step = number of this update; gradient_scale is set by the engine
+  cpu_adam::OptimizerHyper hyper;      // optimizer_step = number of this update; gradient_scale is set by the engine
+  std::uint64_t rounding_seed = 0;     // of state formats that round stochastically
   double clip_norm = 0;                // 0 = no clipping
   double loss_scale = 1;               // the driver's gradients are this factor too large (fp16)
   LossScaler* loss_scaler = nullptr;   // fp16: told of the outcome and saved with the step
@@ -118,7 +119,7 @@ class Engine {
   [[nodiscard]] const StepRecord& committed() const noexcept { return record_; }
   [[nodiscard]] const RunTimes& last_times() const noexcept { return times_; }  // of the last step
   [[nodiscard]] NvmeStore* nvme_store() noexcept { return nvme_.get(); }
-  [[nodiscard]] const cpu_adam::ParallelUpdater& updater() const noexcept { return updater_; }
+  [[nodiscard]] const StateUpdater& updater() const noexcept { return updater_; }
   [[nodiscard]] std::span<std::byte> host_memory() noexcept { return host_slab_.bytes(); }
   [[nodiscard]] std::span<std::byte> device_memory() noexcept { return device_slab_.bytes(); }
   [[nodiscard]] std::string describe_memory() const { return host_slab_.describe(); }
@@ -157,7 +158,7 @@ class Engine {
   std::unique_ptr<NvmeStore> nvme_;   // state whose home is NVMe
   std::unique_ptr<NvmeStore> spill_;  // gradients that do not fit in host memory
   std::unique_ptr<HostStore> host_;   // state whose home is host memory
-  cpu_adam::ParallelUpdater updater_;
+  StateUpdater updater_;
   Schedule step_schedule_, eval_schedule_;
   StepRecord record_;      // the last committed step
   StepSettings settings_;  // of the running step

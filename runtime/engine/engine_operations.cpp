@@ -142,8 +142,8 @@ void Engine::gradient_out(const Operation& operation) {
     arrival.add = !operation.first;
     arrival.elements = tensor.frozen ? 0 : tensor.elements;
     if (!tensor.frozen)
-      updater_.arrive(arrival, std::span(chunk_sums_[u]).subspan(chunk, chunks),
-                      std::span(chunk_non_finite_[u]).subspan(chunk, chunks));
+      updater_.gradients().arrive(arrival, std::span(chunk_sums_[u]).subspan(chunk, chunks),
+                                  std::span(chunk_non_finite_[u]).subspan(chunk, chunks));
     chunk += chunks;
   }
 }
@@ -182,7 +182,7 @@ Result<void> Engine::update(const Operation& operation) {
   const std::int64_t begin = operation.tile * input.tile_elements;
   const std::int64_t shard_begin = partition_range(unit.flat_elements, input.rank, input.world_size).begin;
   const std::int64_t length = tile_length(input, operation.unit, operation.tile);
-  const OptimizerLayout layout = optimizer_layout(input.state_format, input.weights_dtype, length);
+  const OptimizerLayout layout = optimizer_layout(input, length);
   std::byte* const weights = address_of(operation, Role::kWeights);
   std::byte* const optimizer = address_of(operation, Role::kOptimizer);
   const std::byte* const gradient = address_of(operation, Role::kGradient);
@@ -190,20 +190,13 @@ Result<void> Engine::update(const Operation& operation) {
     const std::int64_t first = std::max(begin, tensor.offset);
     const std::int64_t last = std::min(begin + length, tensor.offset + tensor.elements);
     if (first >= last || tensor.frozen) continue;
-    const std::int64_t at = first - begin;
-    cpu_adam::AdamWArrays arrays;
-    arrays.weights = weights + at * dtype_bytes(input.weights_dtype);
-    arrays.weights_dtype = input.weights_dtype;
-    cpu_adam::point_at_state(arrays, input.state_format, layout, optimizer, at);
-    arrays.gradient = gradient + at * dtype_bytes(input.gradient_dtype);
-    arrays.gradient_dtype = input.gradient_dtype;
-    arrays.elements = last - first;
-    arrays.first_element = shard_begin + first;
-    arrays.stream = static_cast<std::uint32_t>(operation.unit);
-    cpu_adam::AdamWHyper hyper = settings_.hyper;
+    StatePiece piece{weights, optimizer, gradient, &layout, first - begin, last - first};
+    piece.first_element = shard_begin + first;
+    piece.unit = operation.unit;
+    cpu_adam::OptimizerHyper hyper = settings_.hyper;
     hyper.gradient_scale = gradient_scale_;
     if (!decays(tensor)) hyper.weight_decay = 0;
-    updater_.update(arrays, input.state_format, hyper);
+    updater_.update(input, piece, hyper, settings_.rounding_seed);
   }
   // Tiles at home in host memory are updated where they are; the store learns their version.
   for (const auto& [stream, data] :

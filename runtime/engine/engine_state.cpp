@@ -8,6 +8,7 @@
 #include "core/check.h"
 #include "core/dtype.h"
 #include "runtime/engine/engine.h"
+#include "runtime/engine/state_updater.h"
 #include "runtime/engine/tile_room.h"
 
 namespace headrace::runtime {
@@ -18,17 +19,11 @@ constexpr std::size_t kTilesInFlight =
     3;  // fewer stalls on each write; more costs memory that the plan does not know of
 
 // Fresh state of one tile from its master values; `zeros` has as many elements.
-Result<void> make_tile(const PlanInput& input, std::span<const float> master, std::span<const float> zeros,
-                       TileRoom& room) {
+Result<void> make_tile(const PlanInput& input, std::span<const float> master, std::span<float> zeros, TileRoom& room) {
   const auto length = static_cast<std::int64_t>(master.size());
-  const OptimizerLayout layout = optimizer_layout(input.state_format, input.weights_dtype, length);
   std::byte* const optimizer = room.optimizer.data.get();
-  std::memset(optimizer, 0, static_cast<std::size_t>(layout.bytes));
-  cpu_adam::AdamWArrays arrays;
-  arrays.weights = room.weights.data.get();
-  arrays.weights_dtype = input.weights_dtype;
-  arrays.elements = length;
-  cpu_adam::point_at_state(arrays, input.state_format, layout, optimizer, 0);
+  std::memset(optimizer, 0, static_cast<std::size_t>(optimizer_layout(input, length).bytes));
+  const cpu_adam::AdamWArrays arrays = state_arrays(input, room.weights.data.get(), optimizer, length, zeros.data());
   return cpu_adam::narrow_state(master, zeros, zeros, input.state_format, arrays);
 }
 

@@ -10,6 +10,7 @@
 #include "core/check.h"
 #include "core/dtype.h"
 #include "core/hash.h"
+#include "runtime/engine/state_updater.h"
 #include "runtime/engine/tile_room.h"
 
 namespace headrace::runtime {
@@ -17,18 +18,6 @@ namespace headrace::runtime {
 namespace {
 
 constexpr std::chrono::minutes kTileDeadline{10};
-
-// Where the weights and the state of a loaded tile are.
-cpu_adam::AdamWArrays arrays_of(const PlanInput& input, std::int64_t length, const TileRoom& room) {
-  cpu_adam::AdamWArrays arrays;
-  arrays.weights = room.weights.data.get();
-  arrays.weights_dtype = input.weights_dtype;
-  arrays.elements = length;
-  cpu_adam::point_at_state(arrays, input.state_format,
-                           optimizer_layout(input.state_format, input.weights_dtype, length), room.optimizer.data.get(),
-                           0);
-  return arrays;
-}
 
 }  // namespace
 
@@ -53,13 +42,12 @@ Result<void> wait_all(std::vector<io::Ticket>& tickets) {
 Result<void> visit_state(const PlanInput& input, TierStore& weights, TierStore& optimizer, std::uint64_t state_version,
                          const StateVisitor& visit) {
   TileRoom room(input);
-  std::vector<float> master, exp_avg, exp_avg_sq;
+  std::vector<float> master, exp_avg, exp_avg_sq, absent;
   for (UnitId unit = 0; unit < static_cast<UnitId>(input.model.units.size()); ++unit) {
     const bool frozen = is_frozen(input.model.units[static_cast<std::size_t>(unit)]);
     for (std::int64_t tile = 0; tile < num_tiles(input, unit); ++tile) {
       const std::int64_t length = tile_length(input, unit, tile);
-      const OptimizerLayout layout = optimizer_layout(input.state_format, input.weights_dtype, length);
-      std::memset(room.optimizer.data.get(), 0, static_cast<std::size_t>(layout.bytes));
+      std::memset(room.optimizer.data.get(), 0, static_cast<std::size_t>(optimizer_layout(input, length).bytes));
       for (const StateStream stream : {StateStream::kWeights, StateStream::kOptimizer}) {
         if (frozen && stream == StateStream::kOptimizer) continue;
         const TileMove move{{unit, stream, tile},
@@ -70,9 +58,11 @@ Result<void> visit_state(const PlanInput& input, TierStore& weights, TierStore& 
         room.tickets.push_back(std::move(ticket));
         HEADRACE_RETURN_IF_ERROR(wait_all(room.tickets));
       }
-      for (std::vector<float>* values : {&master, &exp_avg, &exp_avg_sq})
+      for (std::vector<float>* values : {&master, &exp_avg, &exp_avg_sq, &absent})
         values->resize(static_cast<std::size_t>(length));
-      cpu_adam::widen_state(arrays_of(input, length, room), input.state_format, master, exp_avg, exp_avg_sq);
+      cpu_adam::widen_state(
+          state_arrays(input, room.weights.data.get(), room.optimizer.data.get(), length, absent.data()),
+          input.state_format, master, exp_avg, exp_avg_sq);
       HEADRACE_RETURN_IF_ERROR(visit(unit, tile * input.tile_elements, master, exp_avg, exp_avg_sq));
     }
   }

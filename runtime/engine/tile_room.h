@@ -29,8 +29,7 @@ struct AlignedBytes {
 struct TileRoom {
   explicit TileRoom(const PlanInput& input)
       : weights(input.tile_elements * dtype_bytes(input.weights_dtype), input.alignment),
-        optimizer(optimizer_layout(input.state_format, input.weights_dtype, input.tile_elements).bytes,
-                  input.alignment) {}
+        optimizer(optimizer_layout(input, input.tile_elements).bytes, input.alignment) {}
   AlignedBytes weights, optimizer;
   std::vector<io::Ticket> tickets;
 };

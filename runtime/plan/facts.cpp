@@ -66,8 +66,7 @@ Result<void> validate_tiles(const PlanInput& input) {
 TileFacts tile_facts(const PlanInput& input, UnitId unit, std::int64_t tile) {
   TileFacts facts;
   facts.length = tile_length(input, unit, tile);
-  facts.optimizer =
-      round_up(optimizer_layout(input.state_format, input.weights_dtype, facts.length).bytes, input.alignment);
+  facts.optimizer = round_up(optimizer_layout(input, facts.length).bytes, input.alignment);
   facts.weights = round_up(facts.length * dtype_bytes(input.weights_dtype), input.alignment);
   facts.gradient = round_up(facts.length * dtype_bytes(input.gradient_dtype), input.alignment);
   return facts;

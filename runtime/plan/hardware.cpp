@@ -168,7 +168,7 @@ ZeroMemory zero_memory(const PlanInput& input, int stage, int world_size) {
   for (const UnitInfo& unit : input.model.units) {
     elements += static_cast<double>(unit.flat_elements);
     optimizer +=
-        static_cast<double>(optimizer_layout(input.state_format, input.weights_dtype, unit.flat_elements).bytes);
+        static_cast<double>(optimizer_layout(input, unit.flat_elements).bytes);
   }
   ZeroMemory memory;
   memory.weights = elements * static_cast<double>(dtype_bytes(input.weights_dtype)) / (stage >= 3 ? world_size : 1);

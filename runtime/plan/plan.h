@@ -14,6 +14,7 @@
 #include "core/dtype.h"
 #include "cpu_adam/adamw.h"
 #include "cpu_adam/format_state.h"
+#include "cpu_adam/optimizer.h"
 #include "runtime/unit.h"
 
 namespace headrace::runtime {
@@ -128,6 +129,8 @@ struct PlanInput {
   DType weights_dtype = DType::kBf16;
   DType gradient_dtype = DType::kBf16;
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::kSplit;
+  cpu_adam::OptimizerKind optimizer = cpu_adam::OptimizerKind::kAdamW;
+  int moments = 2;                  // kept for each element: cpu_adam::num_moments()
   Home weights_home = Home::kNvme;  // kDevice on the `cpu` device is host memory
   Home optimizer_home = Home::kNvme;
   std::int32_t micro_batches = 1;  // per step and rank
@@ -183,6 +186,9 @@ struct Plan {
                                        std::int64_t tile);  // elements, last one shorter
 // Offsets of the planes in a tile's optimizer payload.
 using OptimizerLayout = cpu_adam::StatePlanes;
-[[nodiscard]] OptimizerLayout optimizer_layout(cpu_adam::StateFormat format, DType weights_dtype, std::int64_t length);
+// `moments` fp32 planes behind the master: cpu_adam::num_moments(). Lion's, Adagrad's and SGD's only one is exp_avg.
+[[nodiscard]] OptimizerLayout optimizer_layout(cpu_adam::StateFormat format, DType weights_dtype, std::int64_t length,
+                                               int moments = 2);
+[[nodiscard]] OptimizerLayout optimizer_layout(const PlanInput& input, std::int64_t length);
 
 }  // namespace headrace::runtime

@@ -16,7 +16,7 @@ bool is_frozen(const UnitInfo& unit) {
 Bytes payload_of(const PlanInput& input, StateStream stream, std::int64_t length) {
   switch (stream) {
     case StateStream::kWeights: return length * dtype_bytes(input.weights_dtype);
-    case StateStream::kOptimizer: return optimizer_layout(input.state_format, input.weights_dtype, length).bytes;
+    case StateStream::kOptimizer: return optimizer_layout(input, length).bytes;
     case StateStream::kGradient: return length * dtype_bytes(input.gradient_dtype);
   }
   return 0;

@@ -67,6 +67,28 @@ class Bits(JobCase):
                 self.train(f"state_format={state_format}", "--max-steps", "2", run=run)
                 self.assertEqual(self.digest_of(run, f"state_format={state_format}"), want)
 
+    def test_every_optimizer_has_its_own_bits_in_every_way_to_run(self):
+        digests, bytes_per_parameter = set(), {"Adam": 12, "Lion": 8, "Adagrad": 8, "SGD": 4}
+        parameters = json.loads(self.run_program("plan", "job.json", "--json").out)["state_bytes"] / 12  # of AdamW, split
+        for kind, rate in {"Adam": 1e-3, "Lion": 1e-4, "Adagrad": 1e-2, "SGD": 1e-2}.items():
+            config = json.loads((self.folder / "job.json").read_text())
+            config["optimizer"] = {"type": kind, "params": {"lr": rate, "weight_decay": 0.1}}
+            if kind == "Adam":
+                config["optimizer"]["params"]["adam_w_mode"] = False
+            self.write_config(config)
+            digests.add(self.run_variants({
+                "no cache": ["memory.cache=false"],
+                "all in host memory": [WEIGHTS + HOST, OPTIMIZER + HOST],
+                "fp32 state, large tiles": ["state_format=fp32", "tile_bytes=4MiB"],
+                "one thread": ["threads=1"],
+                "scalar kernels": [],
+            }, f"headrace.seed={len(digests)}"))
+            plan = json.loads(self.run_program("plan", "job.json", "--json").out)
+            self.assertLess(abs(plan["state_bytes"] / bytes_per_parameter[kind] / parameters - 1), 0.01, kind)
+            rows = self.metrics(f"one thread-('headrace.seed={len(digests) - 1}',)")
+            self.assertLess(rows[-1]["loss"], rows[0]["loss"], kind)
+        self.assertEqual(len(digests), 4)
+
     def test_a_first_update_at_rate_zero_keeps_the_weights(self):
         # With an fp32 master the update writes weights that it has not read; a warm-up begins at rate zero.
         config = json.loads((self.folder / "job.json").read_text())

@@ -56,12 +56,12 @@ TEST(ReadConfig, DefaultsAreDeepSpeedsAndOurs) {
   const RunConfig& run = loaded->config.run;
   EXPECT_EQ(run.name, "run");
   EXPECT_EQ(run.gradient_clipping, 1.0);
-  EXPECT_EQ(run.optimizer.lr, 1e-3);
-  EXPECT_EQ(run.optimizer.beta1, 0.9);
-  EXPECT_EQ(run.optimizer.beta2, 0.999);
-  EXPECT_EQ(run.optimizer.eps, 1e-8);
-  EXPECT_EQ(run.optimizer.weight_decay, 0);
-  EXPECT_EQ(run.optimizer.decay_kind, WeightDecayKind::kDecoupled);
+  EXPECT_EQ(run.optimizer.hyper.lr, 1e-3);
+  EXPECT_EQ(run.optimizer.hyper.beta1, 0.9);
+  EXPECT_EQ(run.optimizer.hyper.beta2, 0.999);
+  EXPECT_EQ(run.optimizer.hyper.eps, 1e-8);
+  EXPECT_EQ(run.optimizer.hyper.weight_decay, 0);
+  EXPECT_EQ(run.optimizer.kind, cpu_adam::OptimizerKind::kAdamW);
   EXPECT_EQ(run.scheduler.type, SchedulerType::kNone);
   EXPECT_EQ(run.weights_dtype, DType::kFp32);
   EXPECT_EQ(run.gradient_dtype, DType::kFp32);
@@ -224,15 +224,28 @@ TEST(ReadConfig, OptimizersThatAreNotHereAreRefusedByName) {
   EXPECT_THAT(lamb.message, HasSubstr("\"Lamb\", which this version does not support"));
   EXPECT_THAT(lamb.hint, HasSubstr("\"AdamW\", \"Adam\""));
   EXPECT_EQ(error_of(kMinimal, {"optimizer.type=AdmW"}).hint, "did you mean \"AdamW\"?");
-  EXPECT_EQ(run_of(kMinimal, {"optimizer.type=adamw"}).optimizer.decay_kind, WeightDecayKind::kDecoupled);
-  EXPECT_EQ(run_of(kMinimal, {"optimizer.type=Adam", "optimizer.params.weight_decay=0.1"}).optimizer.decay_kind,
-            WeightDecayKind::kDecoupled);
-  EXPECT_EQ(run_of(kMinimal, {"optimizer.type=Adam", "optimizer.params.adam_w_mode=false"}).optimizer.decay_kind,
-            WeightDecayKind::kL2);
-  EXPECT_THAT(error_of(kMinimal, {"optimizer.type=Adam", "optimizer.params.adam_w_mode=false",
-                                  "optimizer.params.weight_decay=0.1"})
-                  .message,
-              HasSubstr("added to the gradient"));
+}
+
+TEST(ReadConfig, EachOptimizerHasItsParametersAndDefaults) {
+  using cpu_adam::OptimizerKind;
+  const auto optimizer = [](std::vector<std::string> overrides) { return run_of(kMinimal, overrides).optimizer; };
+  EXPECT_EQ(optimizer({"optimizer.type=adamw"}).kind, OptimizerKind::kAdamW);
+  EXPECT_EQ(optimizer({"optimizer.type=Adam", "optimizer.params.weight_decay=0.1"}).kind, OptimizerKind::kAdamW);
+  EXPECT_EQ(optimizer({"optimizer.type=Adam", "optimizer.params.adam_w_mode=false"}).kind, OptimizerKind::kAdam);
+  EXPECT_EQ(optimizer({"optimizer.type=Lion"}).hyper.lr, 1e-4);
+  EXPECT_EQ(optimizer({"optimizer.type=Lion"}).hyper.beta2, 0.99);
+  EXPECT_EQ(optimizer({"optimizer.type=Lion", "optimizer.params.lr=0.5"}).hyper.lr, 0.5);
+  EXPECT_EQ(optimizer({"optimizer.type=Adagrad"}).hyper.eps, 1e-10);
+  EXPECT_TRUE(optimizer({"optimizer.type=SGD", "optimizer.params.momentum=0.9", "optimizer.params.nesterov=true"})
+                  .hyper.nesterov);
+  EXPECT_EQ(num_moments(run_of(kMinimal, {"optimizer.type=SGD", "bf16.enabled=true"})), 0);
+  const Error unknown = error_of(kMinimal, {"optimizer.type=SGD", "optimizer.params.eps=1e-6"});
+  EXPECT_THAT(unknown.message, HasSubstr("SGD has no parameter \"eps\""));
+  EXPECT_THAT(unknown.hint, HasSubstr("momentum, dampening"));
+  EXPECT_THAT(error_of(kMinimal, {"optimizer.params.momentum=0.9"}).message, HasSubstr("AdamW has no parameter"));
+  EXPECT_THAT(error_of(kMinimal, {"optimizer.type=SGD", "optimizer.params.nesterov=true"}).code, ErrorCode::kConfig);
+  EXPECT_THAT(error_of(kMinimal, {"optimizer.type=Lion", "bf16.enabled=true", "state_format=compact"}).message,
+              HasSubstr("is for AdamW; the optimizer is Lion"));
 }
 
 TEST(ReadConfig, SchedulersFillTheirTotals) {
@@ -375,7 +388,7 @@ TEST(Overrides, TakeFullPathsJsonAndText) {
   ASSERT_TRUE(loaded.ok()) << loaded.error().to_string();
   EXPECT_EQ(loaded->config.run.steps, 30);  // the last wins
   EXPECT_EQ(loaded->config.run.memory.host, Auto<Bytes>(160 * kMiB));
-  EXPECT_EQ(loaded->config.run.optimizer.beta2, 0.6);
+  EXPECT_EQ(loaded->config.run.optimizer.hyper.beta2, 0.6);
   EXPECT_EQ(loaded->config.run.gradient_clipping, 0);
   EXPECT_EQ(loaded->data.train, "other file.txt");
   EXPECT_EQ(loaded->model.preset, "llama-20m");

@@ -11,7 +11,7 @@ namespace {
 
 RunConfig with(SchedulerType type, WarmupType warmup, std::int64_t warmup_steps, std::int64_t total) {
   RunConfig config;
-  config.optimizer.lr = 3e-4;
+  config.optimizer.hyper.lr = 3e-4;
   config.scheduler.type = type;
   config.scheduler.warmup_type = warmup;
   config.scheduler.warmup_num_steps = warmup_steps;

@@ -64,7 +64,7 @@ inline std::vector<TileId> tiles_of(const PlanInput& input, bool with_frozen) {
 inline Bytes payload_bytes_of(const PlanInput& input, const TileId& id) {
   const std::int64_t length = tile_length(input, id.unit, id.tile);
   return id.stream == StateStream::kWeights ? length * dtype_bytes(input.weights_dtype)
-                                            : optimizer_layout(input.state_format, input.weights_dtype, length).bytes;
+                                            : optimizer_layout(input, length).bytes;
 }
 
 // Memory of one tile's payload, rounded up to the alignment, all 0xEE at first.
