@@ -53,7 +53,7 @@ ArriveTotals arrive_chunk(const ArriveSpan& s) noexcept {
   if (i < s.elements) {  // zeros that pad the last group add nothing to a sum that is never negative
     const auto rest = static_cast<std::size_t>(s.elements - i);
     alignas(64) float source[kNormLanes] = {};
-    alignas(64) float destination[kNormLanes] = {};
+    alignas(64) std::byte destination[kNormLanes * sizeof(float)] = {};  // bytes: of any element type
     char* at = static_cast<char*>(s.destination) + i * kStoredBytes;
     std::memcpy(source, s.source + i, rest * 4);
     std::memcpy(destination, at, rest * kStoredBytes);

@@ -28,8 +28,15 @@ void transpose(const ParallelOptimizer& workers, const float* from, float* to, s
     const std::int64_t last = std::min(rows, first + kSquare);
     for (std::int64_t left = 0; left < columns; left += kSquare) {
       const std::int64_t right = std::min(columns, left + kSquare);
+      // Through a copy: the rows of a wide matrix fall on few lines of the cache and would drive each other out.
+      float square[kSquare][kSquare + 1];
+      for (std::int64_t row = first; row < last; ++row) {
+        for (std::int64_t column = left; column < right; ++column) {
+          square[column - left][row - first] = from[row * columns + column];
+        }
+      }
       for (std::int64_t column = left; column < right; ++column) {
-        for (std::int64_t row = first; row < last; ++row) to[column * rows + row] = from[row * columns + column];
+        std::copy_n(square[column - left], last - first, to + column * rows + first);
       }
     }
   });
