@@ -4,12 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "core/check.h"
 
 namespace headrace::cpu_adam {
 namespace {
@@ -145,35 +142,6 @@ std::span<const char* const> moment_names(OptimizerKind kind, const OptimizerHyp
 
 int num_moments(OptimizerKind kind, const OptimizerHyper& hyper) noexcept {
   return static_cast<int>(moment_names(kind, hyper).size());
-}
-
-Bytes OptimizerPlanes::element_bytes() const noexcept {
-  Bytes bytes = 0;
-  for (int k = 0; k < count; ++k) bytes += planes[static_cast<std::size_t>(k)].element_bytes;
-  return bytes;
-}
-
-Result<OptimizerPlanes> optimizer_planes(OptimizerKind kind, const OptimizerHyper& hyper, StateFormat format,
-                                         DType weights_dtype) {
-  if (format != StateFormat::kFp32 && format != StateFormat::kSplit) {
-    return make_error(ErrorCode::kConfig, fmt::format("{} keeps its state in fp32 or split, not in state format {}",
-                                                      optimizer_name(kind), static_cast<int>(format)));
-  }
-  if (format == StateFormat::kSplit && weights_dtype != DType::kBf16) {
-    return make_error(ErrorCode::kConfig, fmt::format("{}: the split format keeps bf16 weights, not {}",
-                                                      optimizer_name(kind), dtype_name(weights_dtype)));
-  }
-  OptimizerPlanes result;
-  const auto add = [&](const char* name, Bytes bytes) {
-    result.planes[static_cast<std::size_t>(result.count++)] = {name, bytes};
-  };
-  if (format == StateFormat::kSplit) {
-    add("remainder", 2);
-  } else if (weights_dtype != DType::kFp32) {
-    add("master", 4);
-  }
-  for (const char* name : moment_names(kind, hyper)) add(name, 4);
-  return result;
 }
 
 }  // namespace headrace::cpu_adam

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -77,6 +78,10 @@ struct OptimizerPlanes {
   std::array<OptimizerPlane, kMostMoments + 1> planes = {};
   int count = 0;
   [[nodiscard]] Bytes element_bytes() const noexcept;
+  // Of the planes of `length` elements laid end to end, each as long as round_up(length, 64) elements take, as
+  // state_planes() of format_state.h does. All zero bytes are a fresh state of a zero master.
+  [[nodiscard]] Bytes offset(int plane, std::int64_t length) const noexcept;
+  [[nodiscard]] Bytes bytes(std::int64_t length) const noexcept;
 };
 // kFp32 and kSplit; kConfig for a format that this optimizer does not have.
 [[nodiscard]] Result<OptimizerPlanes> optimizer_planes(OptimizerKind kind, const OptimizerHyper& hyper,
@@ -94,6 +99,14 @@ struct OptimizerArrays {
   DType gradient_dtype = DType::kFp32;
   std::int64_t elements = 0;
 };
+// Points master, remainder and moments at element `at` of planes of `length` elements that begin at `state`, which is
+// aligned to 4 bytes; sets nothing else.
+void point_at_state(OptimizerArrays& arrays, const OptimizerPlanes& planes, std::byte* state, std::int64_t length,
+                    std::int64_t at) noexcept;
+// The fp32 masters of arrays.elements elements, exactly; and back, which also makes the weights. For checkpoints and
+// initialisation: only weights, master and remainder are used.
+void widen_master(const OptimizerArrays& arrays, StateFormat format, std::span<float> master) noexcept;
+void narrow_master(std::span<const float> master, StateFormat format, const OptimizerArrays& arrays) noexcept;
 [[nodiscard]] OptimizerArrays slice(const OptimizerArrays& arrays, std::int64_t begin, std::int64_t elements) noexcept;
 // Also that the arrays do not overlap. `kind` must be elementwise.
 [[nodiscard]] Result<void> validate(OptimizerKind kind, const OptimizerArrays& arrays, StateFormat format,

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names, planes, and wrong hyper-parameters, shapes and arrays of the optimizers.
+#include <cctype>
 #include <functional>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "cpu_adam/format_state.h"
 #include "optimizer_testing.h"
 
 namespace headrace::cpu_adam::testing {
@@ -69,6 +71,51 @@ TEST(OptimizerPlanes, are_what_each_optimizer_keeps_for_an_element) {
   EXPECT_STREQ(planes.planes[1].name, "exp_avg");
   EXPECT_THAT(optimizer_planes(OptimizerKind::kLion, hyper, StateFormat::kSplit, DType::kFp16).error().message,
               HasSubstr("bf16 weights, not fp16"));
+}
+
+TEST(OptimizerPlanes, lie_as_adamw_lays_its_own_and_arrays_point_into_them) {
+  for (const auto& [format, dtype] :
+       {std::pair{StateFormat::kSplit, DType::kBf16}, std::pair{StateFormat::kFp32, DType::kFp16},
+        std::pair{StateFormat::kFp32, DType::kFp32}}) {
+    for (const std::int64_t length : {1, 64, 65, 1000}) {
+      const OptimizerPlanes planes = optimizer_planes(OptimizerKind::kAdamW, {}, format, dtype).value();
+      const StatePlanes adamw = state_planes(format, dtype, length);
+      EXPECT_EQ(planes.bytes(length), adamw.bytes);
+      EXPECT_EQ(planes.offset(planes.count - 2, length), adamw.exp_avg);
+      EXPECT_EQ(planes.offset(planes.count - 1, length), adamw.exp_avg_sq);
+      std::vector<float> state(static_cast<std::size_t>(adamw.bytes) / 4);
+      auto* const bytes = reinterpret_cast<std::byte*>(state.data());
+      OptimizerArrays arrays;
+      point_at_state(arrays, planes, bytes, length, 1);
+      EXPECT_EQ(reinterpret_cast<std::byte*>(arrays.moments[1]), bytes + adamw.exp_avg_sq + 4);
+      EXPECT_EQ(arrays.master == nullptr, adamw.master == StatePlanes::kNone);
+      EXPECT_EQ(arrays.remainder == nullptr, adamw.remainder == StatePlanes::kNone);
+      if (arrays.remainder != nullptr) {
+        EXPECT_EQ(reinterpret_cast<std::byte*>(arrays.remainder), bytes + 2);
+      }
+    }
+  }
+}
+
+TEST(OptimizerPlanes, masters_come_back_from_every_format_bit_for_bit) {
+  constexpr std::int64_t kElements = 1001;
+  for (const Kind kind : kAllKinds) {
+    State state(kind, kElements, 3);
+    Gradient gradient(DType::kFp32, kElements, 0);
+    const OptimizerArrays arrays = arrays_of(OptimizerKind::kLion, {}, state, gradient);
+    std::vector<float> master(kElements);
+    for (std::int64_t i = 0; i < kElements; ++i) {
+      master[static_cast<std::size_t>(i)] = std::bit_cast<float>(static_cast<std::uint32_t>(i) * 0x00417FFFU);
+    }
+    narrow_master(master, format_of(kind), arrays);
+    std::vector<float> back(kElements);
+    widen_master(arrays, format_of(kind), back);
+    EXPECT_EQ(std::memcmp(back.data(), master.data(), kElements * sizeof(float)), 0) << kind_name(kind);
+    for (std::int64_t i = 0; i < kElements && kind != Kind::kFp32; ++i) {
+      ASSERT_EQ(state.half[i], state.expected_weight(master[static_cast<std::size_t>(i)])) << kind_name(kind) << i;
+    }
+    EXPECT_TRUE(state.guards_intact());
+  }
 }
 
 struct HyperCase {
