@@ -34,6 +34,7 @@ RUNTIME_PARTS = {
     "comm": ["config", "plan"],
     "engine": ["config", "plan", "memory", "store", "comm"],
     "checkpoint": ["config", "plan", "memory", "store", "comm", "engine"],
+    "profile": [],
 }
 
 # The plan compiler and the simulator are pure functions: no threads, no I/O, no clock.
