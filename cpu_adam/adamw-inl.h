@@ -14,23 +14,19 @@ struct AdamWConstants {
         eps(Vec::set(s.eps)),
         step_size(Vec::set(s.step_size)),
         decay(Vec::set(s.decay)),
+        flush_limit(Vec::set(s.flushes ? 0x1p-126F : 0.0F)),
         moves(s.moves),
-        decays(s.decays),
-        flushes(s.flushes) {}
+        decays(s.decays) {}
   Vec::F gradient_scale, beta1, one_minus_beta1, beta2, one_minus_beta2, inverse_sqrt_correction2, eps, step_size,
-      decay;
-  bool moves, decays, flushes;
+      decay, flush_limit;
+  bool moves, decays;
 };
 
 // The moments after a gradient of `raw`, before it is scaled.
 inline void advance_moments(Vec::F raw, const AdamWConstants& c, Vec::F& m, Vec::F& v) noexcept {
   const Vec::F g = Vec::mul(c.gradient_scale, raw);
-  m = Vec::fma(c.beta1, m, Vec::mul(c.one_minus_beta1, g));
-  v = Vec::fma(c.beta2, v, Vec::mul(Vec::mul(c.one_minus_beta2, g), g));
-  if (c.flushes) {
-    m = Vec::flush_subnormal(m);
-    v = Vec::flush_subnormal(v);
-  }
+  m = Vec::flush_below(Vec::fma(c.beta1, m, Vec::mul(c.one_minus_beta1, g)), c.flush_limit);
+  v = Vec::flush_below(Vec::fma(c.beta2, v, Vec::mul(Vec::mul(c.one_minus_beta2, g), g)), c.flush_limit);
 }
 
 // The master after one step with these moments.

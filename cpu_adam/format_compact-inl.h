@@ -42,7 +42,7 @@ inline void store_split8(const AdamWSpan& s, std::int64_t i, const Vec::F (&p)[k
 }
 
 // Updates four vectors of the block, from vector `first` of it on, and stores their masters.
-template <GradientKind kGradient>
+template <GradientKind kGradient, bool kMoves>
 inline void compact_quad(const AdamWSpan& s, std::int64_t begin, int first, const AdamWConstants& c,
                          const CompactUnits& units, CompactBlock& block) noexcept {
   const Vec::F exp_avg_unit = Vec::set(units.exp_avg);
@@ -62,14 +62,14 @@ inline void compact_quad(const AdamWSpan& s, std::int64_t begin, int first, cons
     block.m[first + j] = m;
     block.root[first + j] = root;
     block.largest_m = Vec::larger(block.largest_m, Vec::bits_of(Vec::magnitude(m)));
-    block.largest_root = Vec::larger(block.largest_root, Vec::bits_of(Vec::magnitude(root)));
-    if (!c.moves) continue;
+    block.largest_root = Vec::larger(block.largest_root, Vec::bits_of(root));
+    if constexpr (!kMoves) continue;
     p[j] = Vec::load_split8(static_cast<const std::uint16_t*>(s.weights) + i,
                             static_cast<const std::int8_t*>(s.remainder) + i);
     p[j] = step_master(p[j], m, root, c);
     Vec::note_nans(nans, p[j], p[j]);
   }
-  if (!c.moves) return;
+  if constexpr (!kMoves) return;
   if (__builtin_expect(Vec::any(nans), 0)) {
     for (Vec::F& x : p) x = Vec::canonical_nan(x);
   }
@@ -162,29 +162,41 @@ inline void store_codes(const AdamWSpan& s, std::int64_t begin, CompactBlock& bl
   }
 }
 
-template <GradientKind kGradient>
-inline void compact_block(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& c,
-                          const RoundingBits& rounding) noexcept {
+// Passed by value to what is not inlined: stores through the arrays cannot change it, so it stays in registers.
+struct CompactLoop {
+  AdamWSpan s;
+  AdamWConstants c;
+  RoundingBits rounding;
+};
+
+template <GradientKind kGradient, bool kMoves>
+inline void compact_block(const CompactLoop& loop, std::int64_t begin, Vec::U index) noexcept {
+  const AdamWSpan& s = loop.s;
   const std::int64_t at = begin / kCompactBlock;
   const CompactUnits units = {power_of_two(s.exp_avg_scale[at]) * (1.0F / kExpAvgSteps),
                               power_of_two(s.exp_avg_sq_scale[at]) * (1.0F / kExpAvgSqSteps)};
   CompactBlock block;
   block.largest_m = block.largest_root = Vec::set_bits(0);
-  const std::uint32_t index = s.first_index + static_cast<std::uint32_t>(begin);
 #pragma GCC unroll 2
   for (int k = 0; k < kCompactVectors; k += kQuad) {
 #pragma GCC unroll 4
-    for (int j = k; j < k + kQuad; ++j)
-      block.random[j] = rounding.at(index + static_cast<std::uint32_t>(j * Vec::kLanes));
-    compact_quad<kGradient>(s, begin, k, c, units, block);
+    for (int j = k; j < k + kQuad; ++j) {
+      block.random[j] = loop.rounding.at(index);
+      index = Vec::add(index, Vec::set_bits(Vec::kLanes));
+    }
+    compact_quad<kGradient, kMoves>(s, begin, k, loop.c, units, block);
   }
   store_codes(s, begin, block);
 }
 
+inline Vec::U indices(const AdamWSpan& s, std::int64_t i) noexcept {
+  return Vec::add(Vec::set_bits(s.first_index + static_cast<std::uint32_t>(i)), Vec::lane_numbers());
+}
+
 // The last block when it is not whole: through a padded copy. Zeros change no scale.
-template <GradientKind kGradient>
-void compact_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& c,
-                  const RoundingBits& rounding) noexcept {
+template <GradientKind kGradient, bool kMoves>
+void compact_tail(CompactLoop local, std::int64_t begin) noexcept {
+  const AdamWSpan s = local.s;
   const auto rest = static_cast<std::size_t>(s.elements - begin);
   constexpr std::int64_t kGradientBytes = kGradient == GradientKind::kFp32 ? 4 : 2;
   alignas(64) std::uint16_t weights[kCompactBlock] = {};
@@ -195,17 +207,14 @@ void compact_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& 
   std::memcpy(weights, static_cast<std::uint16_t*>(s.weights) + begin, rest * 2);
   std::memcpy(gradient, static_cast<const char*>(s.gradient) + begin * kGradientBytes,
               rest * static_cast<std::size_t>(kGradientBytes));
-  AdamWSpan local = s;
-  local.weights = weights;
-  local.remainder = bytes[0];
-  local.exp_avg = bytes[1];
-  local.exp_avg_sq = bytes[2];
-  local.exp_avg_scale = s.exp_avg_scale + begin / kCompactBlock;
-  local.exp_avg_sq_scale = s.exp_avg_sq_scale + begin / kCompactBlock;
-  local.gradient = gradient;
-  local.elements = kCompactBlock;
-  local.first_index = s.first_index + static_cast<std::uint32_t>(begin);
-  compact_block<kGradient>(local, 0, c, rounding);
+  local.s.weights = weights;
+  local.s.remainder = bytes[0];
+  local.s.exp_avg = bytes[1];
+  local.s.exp_avg_sq = bytes[2];
+  local.s.exp_avg_scale = s.exp_avg_scale + begin / kCompactBlock;
+  local.s.exp_avg_sq_scale = s.exp_avg_sq_scale + begin / kCompactBlock;
+  local.s.gradient = gradient;
+  compact_block<kGradient, kMoves>(local, 0, indices(s, begin));
   std::memcpy(static_cast<std::uint16_t*>(s.weights) + begin, weights, rest * 2);
   for (int j = 0; j < 3; ++j) std::memcpy(static_cast<std::uint8_t*>(arrays[j]) + begin, bytes[j], rest);
 }
@@ -221,15 +230,21 @@ inline void prefetch_compact(const AdamWSpan& s, std::int64_t i) noexcept {
   }
 }
 
-template <GradientKind kGradient>
-void compact_span(const AdamWSpan& span, const AdamWScalars& scalars) noexcept {
-  const AdamWSpan s = span;  // a copy: stores through the arrays cannot change it, so pointers stay in registers
-  const AdamWConstants c(scalars);
-  const RoundingBits rounding(scalars);
+template <GradientKind kGradient, bool kMoves>
+void compact_loop(const CompactLoop loop) noexcept {
+  const AdamWSpan s = loop.s;
+  Vec::U index = indices(s, 0);
   std::int64_t i = 0;
   for (; i + kCompactBlock <= s.elements; i += kCompactBlock) {
     prefetch_compact<kGradient>(s, i + kPrefetchElements);
-    compact_block<kGradient>(s, i, c, rounding);
+    compact_block<kGradient, kMoves>(loop, i, index);
+    index = Vec::add(index, Vec::set_bits(static_cast<std::uint32_t>(kCompactBlock)));
   }
-  if (i < s.elements) compact_tail<kGradient>(s, i, c, rounding);
+  if (i < s.elements) compact_tail<kGradient, kMoves>(loop, i);
+}
+
+template <GradientKind kGradient>
+void compact_span(const AdamWSpan& span, const AdamWScalars& scalars) noexcept {
+  const CompactLoop loop = {span, AdamWConstants(scalars), RoundingBits(scalars)};
+  scalars.moves ? compact_loop<kGradient, true>(loop) : compact_loop<kGradient, false>(loop);
 }

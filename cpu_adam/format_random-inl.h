@@ -6,9 +6,8 @@ struct RoundingBits {
   explicit RoundingBits(const AdamWScalars& s) noexcept
       : key0(Vec::set_bits(s.rounding_key[0])), key1(Vec::set_bits(s.rounding_key[1])) {}
 
-  // For the elements `index`, `index` + 1, … of one vector.
-  [[nodiscard]] Vec::U at(std::uint32_t index) const noexcept {
-    Vec::U x = Vec::bit_xor(Vec::add(Vec::set_bits(index), Vec::lane_numbers()), key0);
+  [[nodiscard]] Vec::U at(Vec::U index) const noexcept {
+    Vec::U x = Vec::bit_xor(index, key0);
     x = Vec::bit_xor(x, Vec::shift_right<16>(x));
     x = Vec::add(Vec::mul(x, Vec::set_bits(kRoundingMultiplier0)), key1);
     x = Vec::bit_xor(x, Vec::shift_right<15>(x));

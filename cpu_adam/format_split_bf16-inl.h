@@ -1,63 +1,93 @@
 // SPDX-License-Identifier: Apache-2.0
 // AdamW with bf16 moments, included once per SIMD target after format_random-inl.h. The master is that of the split
 // format; the step is taken with the moments before they are rounded. A bf16 is the upper half of an fp32 pattern, so
-// adding 16 random bits and cutting the lower half rounds up with just the probability that keeps the mean.
+// adding 16 random bits and cutting the lower half rounds up with just the probability that keeps the mean. All arrays
+// but the gradient are of 16 bits: two vectors take the elements at even and at odd places.
 
 struct WideState {
   Vec::F p, m, v;
 };
 
-// One vector, not yet stored.
-template <GradientKind kGradient>
-inline WideState split_bf16_vector(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c,
-                                   Vec::Nans& nans) noexcept {
-  WideState x;
-  x.p = load_master<WeightKind::kSplit>(s, i);
-  x.m = Vec::load_bf16(static_cast<const std::uint16_t*>(s.exp_avg) + i);
-  x.v = Vec::load_bf16(static_cast<const std::uint16_t*>(s.exp_avg_sq) + i);
-  advance_moments(load_gradient<kGradient>(s.gradient, i), c, x.m, x.v);
-  if (c.moves) {
+// A NaN of any payload could be carried over the sign bit by the random bits.
+template <bool kMoves>
+inline void make_nans_canonical(WideState& x) noexcept {
+  x.m = Vec::canonical_nan(x.m);
+  x.v = Vec::canonical_nan(x.v);
+  if constexpr (kMoves) x.p = Vec::canonical_nan(x.p);
+}
+
+template <bool kMoves>
+inline void advance(WideState& x, Vec::F gradient, const AdamWConstants& c, Vec::Nans& nans) noexcept {
+  advance_moments(gradient, c, x.m, x.v);
+  if constexpr (kMoves) {
     x.p = step_master(x.p, x.m, Vec::sqrt(x.v), c);
     Vec::note_nans(nans, x.p, x.p);  // a NaN in a moment shows in the master
   } else {
     Vec::note_nans(nans, x.m, x.v);
   }
-  return x;
-}
-
-// A NaN of any payload could be carried over the sign bit by the random bits.
-__attribute__((noinline, cold)) inline void make_nans_canonical(WideState& x, bool moves) noexcept {
-  x.m = Vec::canonical_nan(x.m);
-  x.v = Vec::canonical_nan(x.v);
-  if (moves) x.p = Vec::canonical_nan(x.p);
 }
 
 template <GradientKind kGradient>
-inline void split_bf16_pair(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c,
-                            const RoundingBits& rounding) noexcept {
-  Vec::Nans nans = {};
-  WideState x = split_bf16_vector<kGradient>(s, i, c, nans);
-  WideState y = split_bf16_vector<kGradient>(s, i + Vec::kLanes, c, nans);
-  if (__builtin_expect(Vec::any(nans), 0)) {
-    make_nans_canonical(x, c.moves);
-    make_nans_canonical(y, c.moves);
+inline void load_gradient_alternating(const void* gradient, std::int64_t i, Vec::F& even, Vec::F& odd) noexcept {
+  if constexpr (kGradient == GradientKind::kBf16) {
+    Vec::load_bf16_alternating(static_cast<const std::uint16_t*>(gradient) + i, even, odd);
+  } else {
+    Vec::alternate(load_gradient<kGradient>(gradient, i), load_gradient<kGradient>(gradient, i + Vec::kLanes), even,
+                   odd);
   }
-  if (c.moves) store_masters<WeightKind::kSplit>(s, i, x.p, y.p);
-  const std::uint32_t index = s.first_index + static_cast<std::uint32_t>(i);
-  const Vec::U x_random = rounding.at(index);
-  const Vec::U y_random = rounding.at(index + Vec::kLanes);
-  Vec::store_high_halves(static_cast<std::uint16_t*>(s.exp_avg) + i,
-                         Vec::add(Vec::bits_of(x.m), bits_for_exp_avg(x_random)),
-                         Vec::add(Vec::bits_of(y.m), bits_for_exp_avg(y_random)));
-  Vec::store_high_halves(static_cast<std::uint16_t*>(s.exp_avg_sq) + i,
-                         Vec::add(Vec::bits_of(x.v), bits_for_exp_avg_sq(x_random)),
-                         Vec::add(Vec::bits_of(y.v), bits_for_exp_avg_sq(y_random)));
+}
+
+// Passed by value to what is not inlined: stores through the arrays cannot change it, so it stays in registers.
+struct SplitBf16Loop {
+  AdamWSpan s;
+  AdamWConstants c;
+  RoundingBits rounding;
+};
+
+template <GradientKind kGradient, bool kMoves>
+__attribute__((always_inline)) inline void split_bf16_pair(const SplitBf16Loop& loop, std::int64_t i,
+                                                           Vec::U index) noexcept {
+  const AdamWSpan& s = loop.s;
+  auto* const weights = static_cast<std::uint16_t*>(s.weights) + i;
+  auto* const remainder = static_cast<std::int16_t*>(s.remainder) + i;
+  auto* const exp_avg = static_cast<std::uint16_t*>(s.exp_avg) + i;
+  auto* const exp_avg_sq = static_cast<std::uint16_t*>(s.exp_avg_sq) + i;
+  WideState x, y;
+  Vec::F x_gradient, y_gradient;
+  load_gradient_alternating<kGradient>(s.gradient, i, x_gradient, y_gradient);
+  Vec::load_bf16_alternating(exp_avg, x.m, y.m);
+  Vec::load_bf16_alternating(exp_avg_sq, x.v, y.v);
+  Vec::load_split_alternating(weights, remainder, x.p, y.p);
+  Vec::Nans nans = {};
+  advance<kMoves>(x, x_gradient, loop.c, nans);
+  advance<kMoves>(y, y_gradient, loop.c, nans);
+  if (__builtin_expect(Vec::any(nans), 0)) {
+    make_nans_canonical<kMoves>(x);
+    make_nans_canonical<kMoves>(y);
+  }
+  if constexpr (kMoves) {
+    const Vec::U half = Vec::set_bits(0x8000);
+    Vec::store_low_halves_alternating(remainder, Vec::bits_of(x.p), Vec::bits_of(y.p));
+    Vec::store_high_halves_alternating(weights, Vec::add(Vec::bits_of(x.p), half), Vec::add(Vec::bits_of(y.p), half));
+  }
+  const Vec::U x_random = loop.rounding.at(index);
+  const Vec::U y_random = loop.rounding.at(Vec::add(index, Vec::set_bits(1)));
+  Vec::store_high_halves_alternating(exp_avg, Vec::add(Vec::bits_of(x.m), bits_for_exp_avg(x_random)),
+                                     Vec::add(Vec::bits_of(y.m), bits_for_exp_avg(y_random)));
+  Vec::store_high_halves_alternating(exp_avg_sq, Vec::add(Vec::bits_of(x.v), bits_for_exp_avg_sq(x_random)),
+                                     Vec::add(Vec::bits_of(y.v), bits_for_exp_avg_sq(y_random)));
+}
+
+// The indices of the elements at even places from i on.
+inline Vec::U even_indices(const AdamWSpan& s, std::int64_t i) noexcept {
+  const Vec::U first = Vec::set_bits(s.first_index + static_cast<std::uint32_t>(i));
+  return Vec::add(first, Vec::add(Vec::lane_numbers(), Vec::lane_numbers()));
 }
 
 // Fewer elements than a pair of vectors has: through a padded copy, so that nothing beyond the arrays is touched.
-template <GradientKind kGradient>
-void split_bf16_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& c,
-                     const RoundingBits& rounding) noexcept {
+template <GradientKind kGradient, bool kMoves>
+void split_bf16_tail(SplitBf16Loop local, std::int64_t begin) noexcept {
+  const AdamWSpan s = local.s;
   const auto rest = static_cast<std::size_t>(s.elements - begin);
   constexpr std::int64_t kGradientBytes = kGradient == GradientKind::kFp32 ? 4 : 2;
   alignas(64) std::uint16_t planes[4][kPair] = {};
@@ -66,23 +96,19 @@ void split_bf16_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstant
   for (int j = 0; j < 4; ++j) std::memcpy(planes[j], static_cast<std::uint16_t*>(arrays[j]) + begin, rest * 2);
   std::memcpy(gradient, static_cast<const char*>(s.gradient) + begin * kGradientBytes,
               rest * static_cast<std::size_t>(kGradientBytes));
-  AdamWSpan local = s;
-  local.weights = planes[0];
-  local.remainder = planes[1];
-  local.exp_avg = planes[2];
-  local.exp_avg_sq = planes[3];
-  local.gradient = gradient;
-  local.elements = kPair;
-  local.first_index = s.first_index + static_cast<std::uint32_t>(begin);
-  split_bf16_pair<kGradient>(local, 0, c, rounding);
+  local.s.weights = planes[0];
+  local.s.remainder = planes[1];
+  local.s.exp_avg = planes[2];
+  local.s.exp_avg_sq = planes[3];
+  local.s.gradient = gradient;
+  split_bf16_pair<kGradient, kMoves>(local, 0, even_indices(s, begin));
   for (int j = 0; j < 4; ++j) std::memcpy(static_cast<std::uint16_t*>(arrays[j]) + begin, planes[j], rest * 2);
 }
 
-template <GradientKind kGradient>
-void split_bf16_span(const AdamWSpan& span, const AdamWScalars& scalars) noexcept {
-  const AdamWSpan s = span;  // a copy: stores through the arrays cannot change it, so pointers stay in registers
-  const AdamWConstants c(scalars);
-  const RoundingBits rounding(scalars);
+template <GradientKind kGradient, bool kMoves>
+void split_bf16_loop(const SplitBf16Loop loop) noexcept {
+  const AdamWSpan s = loop.s;
+  Vec::U index = even_indices(s, 0);
   std::int64_t i = 0;
   for (; i + kBlockElements <= s.elements; i += kBlockElements) {
     const std::int64_t ahead = i + kPrefetchElements;
@@ -92,8 +118,17 @@ void split_bf16_span(const AdamWSpan& span, const AdamWScalars& scalars) noexcep
     prefetch_elements<2>(s.exp_avg, ahead);
     prefetch_elements<2>(s.exp_avg_sq, ahead);
 #pragma GCC unroll 2
-    for (int j = 0; j < kBlockElements; j += kPair) split_bf16_pair<kGradient>(s, i + j, c, rounding);
+    for (int j = 0; j < kBlockElements; j += kPair) {
+      split_bf16_pair<kGradient, kMoves>(loop, i + j, index);
+      index = Vec::add(index, Vec::set_bits(kPair));
+    }
   }
-  for (; i + kPair <= s.elements; i += kPair) split_bf16_pair<kGradient>(s, i, c, rounding);
-  if (i < s.elements) split_bf16_tail<kGradient>(s, i, c, rounding);
+  for (; i + kPair <= s.elements; i += kPair) split_bf16_pair<kGradient, kMoves>(loop, i, even_indices(s, i));
+  if (i < s.elements) split_bf16_tail<kGradient, kMoves>(loop, i);
+}
+
+template <GradientKind kGradient>
+void split_bf16_span(const AdamWSpan& span, const AdamWScalars& scalars) noexcept {
+  const SplitBf16Loop loop = {span, AdamWConstants(scalars), RoundingBits(scalars)};
+  scalars.moves ? split_bf16_loop<kGradient, true>(loop) : split_bf16_loop<kGradient, false>(loop);
 }

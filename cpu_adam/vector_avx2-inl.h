@@ -76,6 +76,10 @@ struct Vec {
     const F smallest_normal = _mm256_castsi256_ps(_mm256_set1_epi32(0x00800000));
     return _mm256_and_ps(x, _mm256_cmp_ps(magnitude, smallest_normal, _CMP_NLT_UQ));
   }
+  // Zero where the magnitude is below the limit.
+  static F flush_below(F x, F limit) noexcept {
+    return _mm256_and_ps(x, _mm256_cmp_ps(magnitude(x), limit, _CMP_NLT_UQ));
+  }
   static F canonical_nan(F x) noexcept {
     const F canonical = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FC00000));
     return _mm256_blendv_ps(x, canonical, _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
@@ -125,6 +129,31 @@ struct Vec {
   static void store_mixed_quarters(void* to, U packed) noexcept {  // a b c d of the lower half, then of the upper
     const U in_order = _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
     _mm256_storeu_si256(static_cast<__m256i*>(to), in_order);
+  }
+  // Two vectors from and to alternating elements: the first has those at even places. With 16-bit arrays that takes
+  // half the shuffles of two vectors side by side.
+  static void load_bf16_alternating(const std::uint16_t* from, F& even, F& odd) noexcept {
+    const U words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    even = _mm256_castsi256_ps(_mm256_slli_epi32(words, 16));
+    odd = _mm256_castsi256_ps(_mm256_and_si256(words, _mm256_set1_epi32(-65536)));
+  }
+  static void load_split_alternating(const std::uint16_t* high, const std::int16_t* low, F& even, F& odd) noexcept {
+    load_bf16_alternating(high, even, odd);
+    const U words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(low));
+    even = from_bits(_mm256_add_epi32(bits_of(even), _mm256_srai_epi32(_mm256_slli_epi32(words, 16), 16)));
+    odd = from_bits(_mm256_add_epi32(bits_of(odd), _mm256_srai_epi32(words, 16)));
+  }
+  static void alternate(F first, F second, F& even, F& odd) noexcept {
+    const F low = _mm256_permute2f128_ps(first, second, 0x20);
+    const F high = _mm256_permute2f128_ps(first, second, 0x31);
+    even = _mm256_shuffle_ps(low, high, 0x88);
+    odd = _mm256_shuffle_ps(low, high, 0xDD);
+  }
+  static void store_high_halves_alternating(void* to, U even, U odd) noexcept {
+    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_blend_epi16(_mm256_srli_epi32(even, 16), odd, 0xAA));
+  }
+  static void store_low_halves_alternating(void* to, U even, U odd) noexcept {
+    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_blend_epi16(even, _mm256_slli_epi32(odd, 16), 0xAA));
   }
   static void store_high_halves(std::uint16_t* to, U x, U y) noexcept {
     store_word_pair(to, _mm256_srli_epi32(x, 16), _mm256_srli_epi32(y, 16));

@@ -80,6 +80,10 @@ struct Vec {
     constexpr int kSubnormalOrZero = 0x26;
     return _mm512_maskz_mov_ps(_knot_mask16(_mm512_fpclass_ps_mask(x, kSubnormalOrZero)), x);
   }
+  // Zero where the magnitude is below the limit.
+  static F flush_below(F x, F limit) noexcept {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(magnitude(x), limit, _CMP_NLT_UQ), x);
+  }
   static F canonical_nan(F x) noexcept {
     const F canonical = _mm512_castsi512_ps(_mm512_set1_epi32(0x7FC00000));
     return _mm512_mask_mov_ps(x, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), canonical);
@@ -131,6 +135,30 @@ struct Vec {
     _mm_storeu_si128(at + 1, _mm512_cvtepi32_epi8(b));
     _mm_storeu_si128(at + 2, _mm512_cvtepi32_epi8(c));
     _mm_storeu_si128(at + 3, _mm512_cvtepi32_epi8(d));
+  }
+  // Two vectors from and to alternating elements: the first has those at even places. With 16-bit arrays that takes
+  // half the shuffles of two vectors side by side.
+  static void load_bf16_alternating(const std::uint16_t* from, F& even, F& odd) noexcept {
+    const U words = _mm512_loadu_si512(from);
+    even = _mm512_castsi512_ps(_mm512_slli_epi32(words, 16));
+    odd = _mm512_castsi512_ps(_mm512_and_si512(words, _mm512_set1_epi32(-65536)));
+  }
+  static void load_split_alternating(const std::uint16_t* high, const std::int16_t* low, F& even, F& odd) noexcept {
+    load_bf16_alternating(high, even, odd);
+    const U words = _mm512_loadu_si512(low);
+    even = from_bits(_mm512_add_epi32(bits_of(even), _mm512_srai_epi32(_mm512_slli_epi32(words, 16), 16)));
+    odd = from_bits(_mm512_add_epi32(bits_of(odd), _mm512_srai_epi32(words, 16)));
+  }
+  static void alternate(F first, F second, F& even, F& odd) noexcept {
+    const U places = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    even = _mm512_permutex2var_ps(first, places, second);
+    odd = _mm512_permutex2var_ps(first, _mm512_add_epi32(places, _mm512_set1_epi32(1)), second);
+  }
+  static void store_high_halves_alternating(void* to, U even, U odd) noexcept {
+    _mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xAAAAAAAA, _mm512_srli_epi32(even, 16), odd));
+  }
+  static void store_low_halves_alternating(void* to, U even, U odd) noexcept {
+    _mm512_storeu_si512(to, _mm512_mask_blend_epi16(0xAAAAAAAA, even, _mm512_slli_epi32(odd, 16)));
   }
   static void store_high_halves(std::uint16_t* to, U x, U y) noexcept { store_word_of_lanes<1>(to, x, y); }
   // Master from a bf16 weight and the eight bits below it.

@@ -46,6 +46,7 @@ struct Vec {
   static F fma(F a, F b, F c) noexcept { return std::fma(a, b, c); }
   static F negated_fma(F a, F b, F c) noexcept { return std::fma(-a, b, c); }
   static F flush_subnormal(F x) noexcept { return std::abs(x) < 0x1p-126F ? 0.0F : x; }  // zeros lose their sign
+  static F flush_below(F x, F limit) noexcept { return std::abs(x) < limit ? 0.0F : x; }
   static F canonical_nan(F x) noexcept { return x == x ? x : std::bit_cast<float>(0x7FC00000U); }
 
   static U set_bits(std::uint32_t value) noexcept { return value; }
@@ -81,6 +82,24 @@ struct Vec {
   static void store_bytes(std::uint8_t* to, U a, U b, U c, U d) noexcept {
     const U lanes[] = {a, b, c, d};
     for (int j = 0; j < 4; ++j) to[j] = static_cast<std::uint8_t>(lanes[j]);
+  }
+  static void load_bf16_alternating(const std::uint16_t* from, F& even, F& odd) noexcept {
+    even = load_bf16(from);
+    odd = load_bf16(from + 1);
+  }
+  static void load_split_alternating(const std::uint16_t* high, const std::int16_t* low, F& even, F& odd) noexcept {
+    even = load_split(high, low);
+    odd = load_split(high + 1, low + 1);
+  }
+  static void alternate(F first, F second, F& even, F& odd) noexcept {
+    even = first;
+    odd = second;
+  }
+  static void store_high_halves_alternating(void* to, U even, U odd) noexcept {
+    store_high_halves(static_cast<std::uint16_t*>(to), even, odd);
+  }
+  static void store_low_halves_alternating(void* to, U even, U odd) noexcept {
+    store_low_halves(static_cast<std::int16_t*>(to), from_bits(even), from_bits(odd));
   }
   static void store_high_halves(std::uint16_t* to, U x, U y) noexcept {
     to[0] = static_cast<std::uint16_t>(x >> 16);
