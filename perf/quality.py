@@ -35,17 +35,17 @@ def arguments():
 
 def job(setting, options, seed, state_format):
     if setting == "llama-3m":
-        beta2 = 0.95
+        beta2, batch = 0.95, 4
         model = {"architecture": "llama", "layers": 4, "embed": 256, "heads": 4, "inner": 688}
         data = {"train": options.bible, "validation_fraction": 0.05}
     else:  # as examples/nanogpt-char.json
-        beta2 = float(setting.split("-")[1])
+        beta2, batch = float(setting.split("-")[1]), 12
         model = {"architecture": "gpt2", "layers": 4, "heads": 4, "embed": 128, "max_positions": 64, "activation": "gelu_erf"}
         data = {"train": options.shakespeare, "validation_fraction": 0.1}
     schedule = {"warmup_num_steps": max(2, options.steps // 20), "warmup_type": "linear", "total_num_steps": options.steps, "cos_min_ratio": 0.1}
     return {
-        "train_batch_size": 12,
-        "train_micro_batch_size_per_gpu": 12,
+        "train_batch_size": batch,
+        "train_micro_batch_size_per_gpu": batch,
         "gradient_clipping": 1.0,
         "bf16": {"enabled": True},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "betas": [0.9, beta2], "weight_decay": 0.1}},
