@@ -2,150 +2,28 @@
 // perf_adam: rate of the AdamW update and of gradient arrival, per format, SIMD target and thread count, against the
 // memory bandwidth for the same streams (same arrays, same reads and writes) taken turn by turn in the same run. Prints
 // one JSON report.
-#include <sys/mman.h>
 #include <sys/utsname.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/dtype.h"
-#include "cpu_adam/adamw.h"
+#include "cpu_adam/format_state.h"
+#include "perf/memory_ceiling.h"
 
 namespace headrace::cpu_adam {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_of(const std::function<void()>& work) {
-  const auto start = Clock::now();
-  work();
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-double deviation(const std::vector<double>& values) {
-  const double center = median(values);
-  std::vector<double> distances;
-  for (const double value : values) distances.push_back(std::fabs(value - center));
-  return median(distances);
-}
-
-// Zeroed memory in huge pages where the system gives them: both sides of the comparison use the same arrays.
-class Memory {
- public:
-  explicit Memory(Bytes bytes) : bytes_(static_cast<std::size_t>(round_up(bytes, 2 * kMiB))) {
-    data_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED) {
-      std::perror("perf_adam: mmap");
-      std::exit(1);
-    }
-    ::madvise(data_, bytes_, MADV_HUGEPAGE);
-    std::memset(data_, 0, bytes_);
-  }
-  ~Memory() { ::munmap(data_, bytes_); }
-  Memory(const Memory&) = delete;
-  Memory& operator=(const Memory&) = delete;
-  template <class T>
-  [[nodiscard]] T* as() const {
-    return static_cast<T*>(data_);
-  }
-
- private:
-  std::size_t bytes_;
-  void* data_ = nullptr;
-};
-
-enum class Access { kRead, kUpdate, kWrite };
-struct Stream {
-  std::uint64_t* words;
-  Bytes element_bytes;
-  Access access;
-};
-
-// What one pass over memory costs: reads, updates or overwrites every word of every stream, `block` elements of each in
-// turn. The key is 0 at run time, so the contents survive; wide vectors are the compiler's choice.
-__attribute__((target_clones("avx512f", "avx2", "default"), noinline)) std::uint64_t touch(std::uint64_t* words,
-                                                                                           std::int64_t count,
-                                                                                           Access access,
-                                                                                           std::uint64_t key) {
-  std::uint64_t sum = 0;
-  if (access == Access::kRead) {
-    for (std::int64_t i = 0; i < count; ++i) sum ^= words[i];
-  } else if (access == Access::kUpdate) {
-    for (std::int64_t i = 0; i < count; ++i) words[i] ^= key;
-  } else {
-    for (std::int64_t i = 0; i < count; ++i) words[i] = key;
-  }
-  return sum;
-}
-
-volatile std::uint64_t g_key = 0;
-volatile std::uint64_t g_sink = 0;
-
-struct Pass {
-  std::int64_t elements;
-  std::int64_t block;
-  bool prefetch;
-  int threads;
-};
-
-// Asks for the lines that lie 512 elements behind this block.
-void prefetch(const Stream& s, std::int64_t at, std::int64_t count) {
-  const auto begin =
-      reinterpret_cast<std::uintptr_t>(s.words) + static_cast<std::uintptr_t>((at + 512) * s.element_bytes);
-  for (std::uintptr_t line = 0; line < static_cast<std::uintptr_t>(count * s.element_bytes); line += 64) {
-    __builtin_prefetch(reinterpret_cast<const void*>(begin + line));
-  }
-}
-
-void sweep(const std::vector<Stream>& streams, const Pass& pass) {
-  const auto work = [&](std::int64_t begin, std::int64_t end) {
-    const std::uint64_t key = g_key;
-    std::uint64_t sum = 0;
-    for (std::int64_t at = begin; at < end; at += pass.block) {
-      const std::int64_t count = std::min(pass.block, end - at);
-      for (const Stream& s : streams) {
-        if (pass.prefetch) prefetch(s, at, count);
-        sum ^= touch(s.words + at * s.element_bytes / 8, count * s.element_bytes / 8, s.access, key);
-      }
-    }
-    g_sink = sum;
-  };
-  std::vector<std::thread> others;
-  const std::int64_t share = round_up(ceil_div(pass.elements, pass.threads), pass.block);
-  for (int t = 1; t < pass.threads; ++t) {
-    others.emplace_back(work, std::min(pass.elements, share * t), std::min(pass.elements, share * (t + 1)));
-  }
-  work(0, std::min(pass.elements, share));
-  for (std::thread& other : others) other.join();
-}
-
-// The best of several ways to sweep is the ceiling of one turn.
-double sweep_seconds(const std::vector<Stream>& streams, std::int64_t elements, int threads) {
-  double best = INFINITY;
-  for (const std::int64_t block : {64, 512, 4096}) {
-    for (const bool prefetch : {false, true}) {
-      if (prefetch && block > 512) continue;  // the lines asked for would be gone again
-      best = std::min(best, seconds_of([&] { sweep(streams, {elements, block, prefetch, threads}); }));
-    }
-  }
-  return best;
-}
+using perf::Access, perf::Memory, perf::Stream, perf::deviation, perf::median, perf::seconds_of, perf::sweep_seconds;
 
 struct Format {
   const char* name;
@@ -155,56 +33,68 @@ struct Format {
 };
 constexpr Format kFormats[] = {
     {"split, bf16 gradient", StateFormat::kSplit, DType::kBf16, DType::kBf16},
+    {"split_bf16, bf16 gradient", StateFormat::kSplitBf16, DType::kBf16, DType::kBf16},
+    {"compact, bf16 gradient", StateFormat::kCompact, DType::kBf16, DType::kBf16},
     {"fp32 master + bf16 weights, bf16 gradient", StateFormat::kFp32, DType::kBf16, DType::kBf16},
     {"fp32 weights, fp32 gradient", StateFormat::kFp32, DType::kFp32, DType::kFp32},
     {"fp32 master + fp16 weights, fp16 gradient", StateFormat::kFp32, DType::kFp16, DType::kFp16},
 };
 
+// Room for every format: 12 bytes of state is the most.
 struct Data {
-  explicit Data(std::int64_t n)
-      : elements(n),
-        weights(4 * n),
-        master(4 * n),
-        remainder(2 * n),
-        exp_avg(4 * n),
-        exp_avg_sq(4 * n),
-        gradient(4 * n) {}
+  explicit Data(std::int64_t n) : elements(n), weights(4 * n), state(12 * n), gradient(4 * n) {}
   std::int64_t elements;
-  Memory weights, master, remainder, exp_avg, exp_avg_sq, gradient;
+  Memory weights, state, gradient;
 };
 
 bool has_master(const Format& f) { return f.format == StateFormat::kFp32 && f.weights != DType::kFp32; }
 
-AdamWArrays arrays_of(const Data& data, const Format& f) {
+StatePlanes planes_of(const Data& data, const Format& f) { return state_planes(f.format, f.weights, data.elements); }
+
+// Elements first … first + elements.
+AdamWArrays arrays_of(const Data& data, const Format& f, std::int64_t first, std::int64_t elements) {
   AdamWArrays a;
-  a.weights = data.weights.as<void>();
+  a.weights = data.weights.as<std::byte>() + first * dtype_bytes(f.weights);
   a.weights_dtype = f.weights;
-  if (has_master(f)) a.master = data.master.as<float>();
-  if (f.format == StateFormat::kSplit) a.remainder = data.remainder.as<std::int16_t>();
-  a.exp_avg = data.exp_avg.as<float>();
-  a.exp_avg_sq = data.exp_avg_sq.as<float>();
-  a.gradient = data.gradient.as<void>();
+  a.gradient = data.gradient.as<std::byte>() + first * dtype_bytes(f.gradient);
   a.gradient_dtype = f.gradient;
-  a.elements = data.elements;
+  point_at_state(a, f.format, planes_of(data, f), data.state.as<std::byte>(), first);
+  a.elements = elements;
+  a.first_element = first;
   return a;
+}
+AdamWArrays arrays_of(const Data& data, const Format& f) { return arrays_of(data, f, 0, data.elements); }
+
+struct Plane {
+  Bytes offset, element_bytes;
+};
+
+// Without the scales of compact, which are one byte of 64.
+std::vector<Plane> wide_planes(const Data& data, const Format& f) {
+  const StatePlanes p = planes_of(data, f);
+  const Bytes moment = (p.exp_avg_sq - p.exp_avg) / data.elements;
+  std::vector<Plane> planes = {{p.exp_avg, moment}, {p.exp_avg_sq, moment}};
+  if (p.master != StatePlanes::kNone) planes.push_back({p.master, 4});
+  if (p.remainder != StatePlanes::kNone) planes.push_back({p.remainder, p.exp_avg / data.elements});
+  return planes;
 }
 
 std::vector<Stream> streams_of(const Data& data, const Format& f) {
-  std::vector<Stream> s = {{data.gradient.as<std::uint64_t>(), dtype_bytes(f.gradient), Access::kRead},
-                           {data.exp_avg.as<std::uint64_t>(), 4, Access::kUpdate},
-                           {data.exp_avg_sq.as<std::uint64_t>(), 4, Access::kUpdate}};
-  if (has_master(f)) s.push_back({data.master.as<std::uint64_t>(), 4, Access::kUpdate});
-  if (f.format == StateFormat::kSplit) s.push_back({data.remainder.as<std::uint64_t>(), 2, Access::kUpdate});
+  std::vector<Stream> s = {{data.gradient.as<std::uint64_t>(), dtype_bytes(f.gradient), Access::kRead}};
+  for (const Plane& plane : wide_planes(data, f)) {
+    auto* const words = reinterpret_cast<std::uint64_t*>(data.state.as<std::byte>() + plane.offset);
+    s.push_back({words, plane.element_bytes, Access::kUpdate});
+  }
   s.push_back(
       {data.weights.as<std::uint64_t>(), dtype_bytes(f.weights), has_master(f) ? Access::kWrite : Access::kUpdate});
   return s;
 }
 
 // Bytes that the formula needs to move; a line that is only written counts once.
-Bytes bytes_per_element(const std::vector<Stream>& streams) {
+double bytes_per_element(const std::vector<Stream>& streams, const Format& f) {
   Bytes bytes = 0;
   for (const Stream& s : streams) bytes += s.element_bytes * (s.access == Access::kUpdate ? 2 : 1);
-  return bytes;
+  return static_cast<double>(bytes) + (f.format == StateFormat::kCompact ? 2 * 2.0 / kCompactBlockElements : 0.0);
 }
 
 // Deterministic contents of element i: no generator state, so that any window can be made again.
@@ -220,21 +110,27 @@ void put(void* to, DType dtype, std::int64_t at, float value) {
   if (dtype == DType::kFp16) static_cast<std::uint16_t*>(to)[at] = to_fp16(value).bits;
 }
 
-// Elements first … first + a.elements of the initial state.
-void fill(const AdamWArrays& a, std::int64_t first) {
-  for (std::int64_t i = 0; i < a.elements; ++i) {
-    const float w = value_at(first + i, 1);
-    if (a.remainder != nullptr) {
-      const SplitMaster split = split_master(w);
-      static_cast<std::uint16_t*>(a.weights)[i] = split.hi;
-      static_cast<std::int16_t*>(a.remainder)[i] = split.lo;
-    } else {
-      put(a.weights, a.weights_dtype, i, w);
+// The initial state of elements whose number in the whole is `first` and up; conversions take a piece at a time.
+void fill(const Data& data, const Format& f, std::int64_t first) {
+  constexpr std::int64_t kPiece = 4096;
+  std::vector<float> master(kPiece), exp_avg(kPiece), exp_avg_sq(kPiece);
+  for (std::int64_t at = 0; at < data.elements; at += kPiece) {
+    const AdamWArrays a = arrays_of(data, f, at, std::min(kPiece, data.elements - at));
+    for (std::int64_t i = 0; i < a.elements; ++i) {
+      const std::int64_t number = first + at + i;
+      const auto k = static_cast<std::size_t>(i);
+      master[k] = value_at(number, 1);
+      exp_avg[k] = 0.01F * value_at(number, 2);
+      exp_avg_sq[k] = std::abs(0.01F * value_at(number, 3));
+      put(const_cast<void*>(a.gradient), a.gradient_dtype, i, value_at(number, 4));
     }
-    if (a.master != nullptr) a.master[i] = w;
-    static_cast<float*>(a.exp_avg)[i] = 0.01F * value_at(first + i, 2);
-    static_cast<float*>(a.exp_avg_sq)[i] = std::abs(0.01F * value_at(first + i, 3));
-    put(const_cast<void*>(a.gradient), a.gradient_dtype, i, value_at(first + i, 4));
+    const auto count = static_cast<std::size_t>(a.elements);
+    const Result<void> done = narrow_state(std::span(master).first(count), std::span(exp_avg).first(count),
+                                           std::span(exp_avg_sq).first(count), f.format, a);
+    if (!done.ok()) {
+      std::fprintf(stderr, "perf_adam: %s\n", done.error().message.c_str());
+      std::exit(1);
+    }
   }
 }
 
@@ -251,18 +147,21 @@ bool windows_are_right(const Data& data, const Format& f, std::int64_t steps) {
   const std::int64_t length = std::min<std::int64_t>(4096, data.elements);
   for (const std::int64_t first : {std::int64_t{0}, (data.elements - length) / 2, data.elements - length}) {
     const Data copy(length);
-    const AdamWArrays expected = arrays_of(copy, f);
-    fill(expected, first);
+    fill(copy, f, first);
+    AdamWArrays expected = arrays_of(copy, f);
+    expected.first_element = first;
     for (std::int64_t t = 1; t <= steps; ++t) adamw_update(expected, f.format, hyper_at(t), Target::kScalar);
-    const auto same = [&](const Memory& whole, const Memory& window, Bytes size) {
-      return std::memcmp(whole.as<char>() + first * size, window.as<char>(), static_cast<std::size_t>(length * size)) ==
-             0;
+    const auto same = [&](const std::byte* whole, const std::byte* window, Bytes size) {
+      return std::memcmp(whole + first * size, window, static_cast<std::size_t>(length * size)) == 0;
     };
-    if (!same(data.weights, copy.weights, dtype_bytes(f.weights)) || !same(data.exp_avg, copy.exp_avg, 4) ||
-        !same(data.exp_avg_sq, copy.exp_avg_sq, 4) || (has_master(f) && !same(data.master, copy.master, 4)) ||
-        (expected.remainder != nullptr && !same(data.remainder, copy.remainder, 2))) {
-      return false;
+    bool right = same(data.weights.as<std::byte>(), copy.weights.as<std::byte>(), dtype_bytes(f.weights));
+    const std::vector<Plane> whole = wide_planes(data, f);
+    const std::vector<Plane> window = wide_planes(copy, f);
+    for (std::size_t j = 0; j < whole.size(); ++j) {
+      right = right && same(data.state.as<std::byte>() + whole[j].offset, copy.state.as<std::byte>() + window[j].offset,
+                            whole[j].element_bytes);
     }
+    if (!right) return false;
   }
   return true;
 }
@@ -295,18 +194,23 @@ std::string label(const Format& f, Target target, int threads) {
          (threads == 1 ? " thread" : " threads");
 }
 
-// The loop alone: a working set that the second-level cache holds.
+// The loop alone: a working set that the second-level cache holds. A sample is the fastest of slices that are shorter
+// than a turn of the scheduler, so that other programs do not count.
 nlohmann::json measure_in_cache(const Format& f, Target target, int samples) {
   constexpr std::int64_t kElements = 16384;
-  constexpr int kRounds = 500;
+  constexpr int kSlices = 25;
+  constexpr int kRounds = 20;
   const Data data(kElements);
+  fill(data, f, 0);
   const AdamWArrays arrays = arrays_of(data, f);
-  fill(arrays, 0);
   std::vector<double> rates;
   for (int s = 0; s < samples; ++s) {
-    const double seconds = seconds_of([&] {
-      for (int r = 0; r < kRounds; ++r) adamw_update(arrays, f.format, hyper_at(1000), target);
-    });
+    double seconds = INFINITY;
+    for (int slice = 0; slice < kSlices; ++slice) {
+      seconds = std::min(seconds, seconds_of([&] {
+                           for (int r = 0; r < kRounds; ++r) adamw_update(arrays, f.format, hyper_at(1000), target);
+                         }));
+    }
     rates.push_back(kElements * kRounds / seconds);
   }
   return report(label(f, target, 1) + ", in cache", rates, {});
@@ -314,7 +218,7 @@ nlohmann::json measure_in_cache(const Format& f, Target target, int samples) {
 
 nlohmann::json measure_update(const Data& data, const Format& f, Target target, int threads, const Options& options) {
   const AdamWArrays arrays = arrays_of(data, f);
-  fill(arrays, 0);
+  fill(data, f, 0);
   const std::vector<Stream> streams = streams_of(data, f);
   // The sweep overwrites arrays that are only written, which the update makes anew; one update comes last.
   const ParallelUpdater updater(threads, target);
@@ -334,10 +238,10 @@ nlohmann::json measure_update(const Data& data, const Format& f, Target target, 
     std::exit(1);
   }
   nlohmann::json entry = report(label(f, target, threads), rates, ceilings);
-  const Bytes bytes = bytes_per_element(streams);
+  const double bytes = bytes_per_element(streams, f);
   entry["bytes_per_parameter"] = bytes;
-  entry["bytes_per_s"] = median(rates) * static_cast<double>(bytes);
-  entry["ceiling_bytes_per_s"] = median(ceilings) * static_cast<double>(bytes);
+  entry["bytes_per_s"] = median(rates) * bytes;
+  entry["ceiling_bytes_per_s"] = median(ceilings) * bytes;
   return entry;
 }
 
@@ -346,10 +250,10 @@ nlohmann::json measure_arrival(const Data& data, bool add, int threads, const Op
   std::vector<double> sums(chunks);
   std::vector<std::int64_t> non_finite(chunks);
   const ParallelUpdater updater(threads);
-  auto* source = data.master.as<float>();
+  auto* source = data.state.as<float>();
   auto* destination = data.weights.as<std::uint16_t>();
   for (std::int64_t i = 0; i < data.elements; ++i) source[i] = value_at(i, 5);
-  const std::vector<Stream> streams = {{data.master.as<std::uint64_t>(), 4, Access::kRead},
+  const std::vector<Stream> streams = {{data.state.as<std::uint64_t>(), 4, Access::kRead},
                                        {data.weights.as<std::uint64_t>(), 2, add ? Access::kUpdate : Access::kWrite}};
   std::vector<double> rates;
   std::vector<double> ceilings;
