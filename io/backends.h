@@ -53,6 +53,7 @@ struct BackendTrial {
   Bytes alignment = 4096;
   std::string folder;  // for the error
   bool direct = true;
+  bool read_only = false;  // the range is only read
 };
 // The first candidate that writes a few blocks of each trial's range and reads them back. Each refusal is logged in one
 // line: reason, effect, the command that fixes it. kPreflight with the last refusal when none works.

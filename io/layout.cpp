@@ -55,9 +55,15 @@ Result<void> validate_run_id(std::string_view run_id) {
   return {};
 }
 
-std::uint64_t run_id_hash(std::string_view run_id) noexcept { return xxh3_64(std::as_bytes(std::span(run_id))); }
+std::uint64_t run_id_hash(std::string_view run_id, std::uint64_t set_id) noexcept {
+  const std::uint64_t hash = xxh3_64(std::as_bytes(std::span(run_id)));
+  if (set_id == 0) return hash;
+  const std::uint64_t both[2] = {hash, set_id};
+  return xxh3_64(std::as_bytes(std::span(both)));
+}
 
-Result<VolumeLayout> VolumeLayout::make(const VolumeGeometry& geometry, std::uint32_t num_volumes, Bytes alignment) {
+Result<VolumeLayout> VolumeLayout::make(const VolumeGeometry& geometry, std::uint32_t num_volumes, Bytes alignment,
+                                        const std::vector<std::uint32_t>& shares) {
   if (num_volumes == 0 || num_volumes > 4096) return impossible(fmt::format("{} volumes", num_volumes));
   if (alignment < kMinAlignment || alignment > kMaxAlignment ||
       !std::has_single_bit(static_cast<std::uint64_t>(alignment))) {
@@ -68,25 +74,58 @@ Result<VolumeLayout> VolumeLayout::make(const VolumeGeometry& geometry, std::uin
   }
   for (std::size_t i = 0; i < geometry.streams.size(); ++i)
     HEADRACE_RETURN_IF_ERROR(check_stream(geometry.streams[i], i));
+  if (!shares.empty() && shares.size() != num_volumes)
+    return impossible(fmt::format("{} shares for {} volumes", shares.size(), num_volumes));
+  for (const std::uint32_t share : shares)
+    if (share == 0 || share > kMaxShare) return impossible(fmt::format("a share of {}", share));
   VolumeLayout layout;
+  layout.shares_ = shares.empty() ? std::vector<std::uint32_t>(num_volumes, 1) : shares;
   layout.geometry_ = geometry;
   layout.alignment_ = alignment;
   layout.num_volumes_ = num_volumes;
   layout.record_extent_bytes_ = round_up(kRecordHeaderBytes + geometry.record_payload_bytes, alignment);
   layout.volumes_.resize(num_volumes);
+  layout.deal();
   for (std::uint32_t volume = 0; volume < num_volumes; ++volume) HEADRACE_RETURN_IF_ERROR(layout.lay_out(volume));
   return layout;
 }
 
-// Tiles go round the volumes; each stream starts at the next one, so that many streams of one tile are spread as well.
+// One round of the deal: each place goes to the volume that is furthest behind its share, so that neighbours lie apart.
+void VolumeLayout::deal() {
+  std::int64_t total = 0;
+  for (const std::uint32_t share : shares_) total += share;
+  std::vector<std::int64_t> credit(num_volumes_, 0);
+  places_.resize(num_volumes_);
+  if (total == num_volumes_) {  // equal shares go round in order
+    for (std::uint32_t volume = 0; volume < num_volumes_; ++volume) {
+      places_[volume] = {volume};
+      round_.push_back(volume);
+    }
+    return;
+  }
+  for (std::uint32_t place = 0; place < total; ++place) {
+    for (std::uint32_t volume = 0; volume < num_volumes_; ++volume) credit[volume] += shares_[volume];
+    const auto next = static_cast<std::uint32_t>(std::max_element(credit.begin(), credit.end()) - credit.begin());
+    credit[next] -= total;
+    places_[next].push_back(place);
+    round_.push_back(next);
+  }
+}
+
+std::int64_t VolumeLayout::dealt(std::uint32_t volume, std::int64_t count) const noexcept {
+  const auto round = static_cast<std::int64_t>(round_.size());
+  const std::vector<std::uint32_t>& places = places_[volume];
+  const auto rest = std::lower_bound(places.begin(), places.end(), static_cast<std::uint32_t>(count % round));
+  return count / round * static_cast<std::int64_t>(places.size()) + (rest - places.begin());
+}
+
+// Each stream starts one place further, so that many streams of one tile are spread as well.
 std::uint32_t VolumeLayout::volume_of(std::uint32_t stream, std::int64_t tile) const noexcept {
-  return static_cast<std::uint32_t>((tile + stream) % num_volumes_);
+  return round_[static_cast<std::size_t>((tile + stream) % static_cast<std::int64_t>(round_.size()))];
 }
 
 std::int64_t VolumeLayout::tiles_on(std::uint32_t stream, std::uint32_t volume) const noexcept {
-  const std::int64_t first = (volume + num_volumes_ - stream % num_volumes_) % num_volumes_;
-  const std::int64_t tiles = geometry_.streams[stream].tiles;
-  return first >= tiles ? 0 : (tiles - first - 1) / num_volumes_ + 1;
+  return dealt(volume, stream + geometry_.streams[stream].tiles) - dealt(volume, stream);
 }
 
 Result<void> VolumeLayout::lay_out(std::uint32_t volume) {
@@ -128,7 +167,8 @@ VolumeLayout::Place VolumeLayout::place(const TileAddress& address) const {
   HEADRACE_CHECK(contains(address), "a tile address lies within the geometry");
   const std::uint32_t volume = volume_of(address.stream, address.tile);
   const Volume& on = volumes_[volume];
-  const std::int64_t position = address.tile / num_volumes_;  // tiles of the stream before it on this volume
+  // Tiles of the stream before it on this volume.
+  const std::int64_t position = dealt(volume, address.stream + address.tile) - dealt(volume, address.stream);
   return {volume, on.stream_offset[address.stream] + address.slot * on.slot_stride[address.stream] +
                       position * disk_bytes(address.stream, 0)};
 }

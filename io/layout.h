@@ -21,7 +21,10 @@
 
 namespace headrace::io {
 
-inline constexpr std::uint32_t kLayoutFormat = 1;
+inline constexpr std::uint32_t kLayoutFormat = 1;  // of trailers and records
+// Format 1 deals tiles evenly; 2 adds each volume's share of them and a number that no other set of volumes has.
+inline constexpr std::uint32_t kSuperblockFormat = 2;
+inline constexpr std::uint32_t kMaxShare = 1024;
 inline constexpr Bytes kMinAlignment = 4 * kKiB;
 inline constexpr Bytes kMaxAlignment = kMiB;
 // Room for about 16,000 streams. Fixed, so that the copy is found when the first superblock is damaged.
@@ -32,14 +35,17 @@ inline constexpr Bytes kRecordHeaderBytes = 64;
 
 [[nodiscard]] Result<void> validate_run_id(
     std::string_view run_id);  // 1–64 of A–Z a–z 0–9 . _ -, not starting with a dot
-[[nodiscard]] std::uint64_t run_id_hash(std::string_view run_id) noexcept;
+// What trailers and records carry to say whose they are. With `set_id` 0 (format 1) it follows from the run id alone.
+[[nodiscard]] std::uint64_t run_id_hash(std::string_view run_id, std::uint64_t set_id = 0) noexcept;
 
 // Where everything lies on each volume of a set; a pure function of its arguments. Immutable.
 class VolumeLayout {
  public:
   VolumeLayout() = default;
-  // kConfig when the geometry is impossible: sizes ≤ 0, slots other than 1 or 2, sums beyond 2^62.
-  static Result<VolumeLayout> make(const VolumeGeometry& geometry, std::uint32_t num_volumes, Bytes alignment);
+  // `shares` [volumes] says how many tiles in each round go to a volume; empty means one each. kConfig when the
+  // geometry is impossible: sizes ≤ 0, slots other than 1 or 2, shares other than 1 … kMaxShare, sums beyond 2^62.
+  static Result<VolumeLayout> make(const VolumeGeometry& geometry, std::uint32_t num_volumes, Bytes alignment,
+                                   const std::vector<std::uint32_t>& shares = {});
 
   struct Place {
     std::uint32_t volume = 0;
@@ -56,6 +62,7 @@ class VolumeLayout {
   [[nodiscard]] Bytes alignment() const noexcept { return alignment_; }
   [[nodiscard]] std::uint32_t num_volumes() const noexcept { return num_volumes_; }
   [[nodiscard]] const VolumeGeometry& geometry() const noexcept { return geometry_; }
+  [[nodiscard]] const std::vector<std::uint32_t>& shares() const noexcept { return shares_; }
   [[nodiscard]] Bytes record_extent_bytes() const noexcept { return record_extent_bytes_; }
   [[nodiscard]] std::int64_t record_offset(std::uint64_t sequence) const noexcept;
   [[nodiscard]] std::int64_t scratch_offset() const noexcept { return kRecordsOffset + 2 * record_extent_bytes_; }
@@ -72,6 +79,9 @@ class VolumeLayout {
     Bytes scratch_bytes = 0;
     Bytes file_bytes = 0;
   };
+  void deal();
+  // Tiles that a volume gets of the first `count` of an endless deal.
+  [[nodiscard]] std::int64_t dealt(std::uint32_t volume, std::int64_t count) const noexcept;
   [[nodiscard]] std::int64_t tiles_on(std::uint32_t stream, std::uint32_t volume) const noexcept;
   [[nodiscard]] std::uint32_t volume_of(std::uint32_t stream, std::int64_t tile) const noexcept;
   Result<void> lay_out(std::uint32_t volume);
@@ -81,6 +91,9 @@ class VolumeLayout {
   std::uint32_t num_volumes_ = 0;
   Bytes record_extent_bytes_ = 0;
   std::vector<Volume> volumes_;
+  std::vector<std::uint32_t> shares_;               // [volumes]
+  std::vector<std::uint32_t> round_;                // the volume of each place in a round
+  std::vector<std::vector<std::uint32_t>> places_;  // [volumes], its places in a round
 };
 
 struct Superblock {
@@ -90,6 +103,10 @@ struct Superblock {
   Bytes alignment = 0;
   Bytes file_bytes = 0;
   VolumeGeometry geometry;
+  std::uint32_t format = kSuperblockFormat;
+  std::uint64_t set_id = 0;                // format 2
+  std::vector<std::uint32_t> shares = {};  // [volumes]; format 1: ones
+  [[nodiscard]] std::uint64_t run_hash() const noexcept { return run_id_hash(run_id, set_id); }
 };
 [[nodiscard]] Result<std::vector<std::byte>> encode_superblock(const Superblock& superblock);
 [[nodiscard]] Result<Superblock> decode_superblock(std::span<const std::byte> area);

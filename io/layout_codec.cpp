@@ -20,6 +20,7 @@ constexpr std::uint64_t kRecordMagic = 0x3144434552565248;      // "HRVRECD1"
 constexpr std::size_t kSuperblockHeaderBytes = 24;
 constexpr std::size_t kSuperblockFixedBytes = kSuperblockHeaderBytes + 4 + 64 + 4 + 4 + 8 + 8 + 8 + 4;
 constexpr std::size_t kStreamBytes = 4 + 4 + 8 + 8 + 8;
+constexpr std::size_t kSetIdBytes = 8;  // format 2, then a share of 4 bytes for each volume
 
 class Writer {
  public:
@@ -78,13 +79,14 @@ bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-Result<void> check_magic(std::span<const std::byte> bytes, std::uint64_t magic, const char* what) {
+Result<void> check_magic(std::span<const std::byte> bytes, std::uint64_t magic, const char* what,
+                         std::uint32_t newest = kLayoutFormat) {
   Reader reader(bytes);
   const std::uint64_t had = reader.u64();
   if (had == magic) {
     const std::uint32_t format = reader.u32();
-    if (format == kLayoutFormat) return {};
-    return wrong(fmt::format("{} format: wanted {}, had {}", what, kLayoutFormat, format));
+    if (format >= 1 && format <= newest) return {};
+    return wrong(fmt::format("{} format: wanted {} or older, had {}", what, newest, format));
   }
   if (all_zero(bytes)) return wrong(fmt::format("{} magic: wanted {:#x}, had zeros (never written)", what, magic));
   return wrong(fmt::format("{} magic: wanted {:#x}, had {:#x}", what, magic, had));
@@ -93,11 +95,16 @@ Result<void> check_magic(std::span<const std::byte> bytes, std::uint64_t magic, 
 }  // namespace
 
 Result<std::vector<std::byte>> encode_superblock(const Superblock& superblock) {
-  const std::size_t total = kSuperblockFixedBytes + superblock.geometry.streams.size() * kStreamBytes;
+  const std::size_t dealing =
+      superblock.format == 1 ? 0 : kSetIdBytes + 4 * static_cast<std::size_t>(superblock.num_volumes);
+  HEADRACE_CHECK(superblock.format == 1 || superblock.shares.size() == superblock.num_volumes,
+                 "each volume has its share");
+  const std::size_t total = kSuperblockFixedBytes + superblock.geometry.streams.size() * kStreamBytes + dealing;
   if (total > static_cast<std::size_t>(kSuperblockAreaBytes)) {
-    return make_error(ErrorCode::kConfig, fmt::format("{} streams are more than one volume describes ({} at most)",
-                                                      superblock.geometry.streams.size(),
-                                                      (kSuperblockAreaBytes - kSuperblockFixedBytes) / kStreamBytes));
+    return make_error(
+        ErrorCode::kConfig,
+        fmt::format("{} streams are more than one volume describes ({} at most)", superblock.geometry.streams.size(),
+                    (kSuperblockAreaBytes - kSuperblockFixedBytes - dealing) / kStreamBytes));
   }
   std::vector<std::byte> bytes(total);
   Writer body(std::span<std::byte>(bytes).subspan(kSuperblockHeaderBytes));
@@ -116,9 +123,13 @@ Result<std::vector<std::byte>> encode_superblock(const Superblock& superblock) {
     body.i64(stream.tile_payload_bytes);
     body.i64(stream.last_tile_payload_bytes);
   }
+  if (superblock.format > 1) {
+    body.u64(superblock.set_id);
+    for (const std::uint32_t share : superblock.shares) body.u32(share);
+  }
   Writer header(bytes);
   header.u64(kSuperblockMagic);
-  header.u32(kLayoutFormat);
+  header.u32(superblock.format);
   header.u32(static_cast<std::uint32_t>(total));
   header.u64(xxh3_64(std::span<const std::byte>(bytes).subspan(kSuperblockHeaderBytes)));
   return bytes;
@@ -126,17 +137,18 @@ Result<std::vector<std::byte>> encode_superblock(const Superblock& superblock) {
 
 Result<Superblock> decode_superblock(std::span<const std::byte> area) {
   if (area.size() < kSuperblockFixedBytes) return wrong("the superblock is cut off");
-  HEADRACE_RETURN_IF_ERROR(check_magic(area, kSuperblockMagic, "superblock"));
-  Reader header(area.subspan(12));
+  HEADRACE_RETURN_IF_ERROR(check_magic(area, kSuperblockMagic, "superblock", kSuperblockFormat));
+  Reader header(area.subspan(8));
+  Superblock result;
+  result.format = header.u32();
   const std::size_t total = header.u32();
   const std::uint64_t checksum = header.u64();
-  if (total < kSuperblockFixedBytes || total > area.size() || (total - kSuperblockFixedBytes) % kStreamBytes != 0) {
+  if (total < kSuperblockFixedBytes || total > area.size()) {
     return wrong(fmt::format("superblock size: had {} bytes", total));
   }
   const auto body = area.subspan(kSuperblockHeaderBytes, total - kSuperblockHeaderBytes);
   if (xxh3_64(body) != checksum) return wrong_number("superblock checksum", checksum, xxh3_64(body));
   Reader reader(body);
-  Superblock result;
   const std::size_t run_id_bytes = reader.u32();
   result.run_id = reader.text(64);
   if (run_id_bytes > 64) return wrong(fmt::format("superblock run id: had {} bytes", run_id_bytes));
@@ -148,7 +160,8 @@ Result<Superblock> decode_superblock(std::span<const std::byte> area) {
   result.file_bytes = reader.i64();
   result.geometry.record_payload_bytes = reader.i64();
   const std::size_t num_streams = reader.u32();
-  if (num_streams != (total - kSuperblockFixedBytes) / kStreamBytes) {
+  const std::size_t dealing = result.format == 1 ? 0 : kSetIdBytes + 4 * static_cast<std::size_t>(result.num_volumes);
+  if (total != kSuperblockFixedBytes + num_streams * kStreamBytes + dealing) {
     return wrong(fmt::format("superblock streams: {} in {} bytes", num_streams, total));
   }
   for (std::size_t i = 0; i < num_streams; ++i) {
@@ -160,7 +173,13 @@ Result<Superblock> decode_superblock(std::span<const std::byte> area) {
     stream.last_tile_payload_bytes = reader.i64();
     result.geometry.streams.push_back(stream);
   }
-  HEADRACE_TRY(const VolumeLayout layout, VolumeLayout::make(result.geometry, result.num_volumes, result.alignment));
+  if (result.format > 1) {
+    result.set_id = reader.u64();
+    for (std::uint32_t i = 0; i < result.num_volumes; ++i) result.shares.push_back(reader.u32());
+  }
+  HEADRACE_TRY(const VolumeLayout layout,
+               VolumeLayout::make(result.geometry, result.num_volumes, result.alignment, result.shares));
+  result.shares = layout.shares();
   if (result.volume_idx >= result.num_volumes) {
     return wrong(fmt::format("superblock volume: {} of {}", result.volume_idx, result.num_volumes));
   }

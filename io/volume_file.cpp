@@ -16,6 +16,7 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "io/block_device.h"
 
 namespace headrace::io {
 namespace {
@@ -88,6 +89,7 @@ bool is_still_named(int fd, const std::string& path) {
 }  // namespace
 
 std::string volume_path(const std::string& folder, const std::string& run_id) {
+  if (is_block_device(folder)) return folder;
   return folder + (folder.ends_with('/') ? "" : "/") + "headrace-" + run_id + ".volume";
 }
 
@@ -117,16 +119,23 @@ Result<std::vector<FolderProbe>> identify_folders(const std::vector<std::string>
     struct stat status {};
     constexpr const char* kAttempt = "looking for the nvme_path";
     if (::stat(folders[i].c_str(), &status) != 0) return cannot_use(folders[i], kAttempt, errno);
-    if (!S_ISDIR(status.st_mode)) return cannot_use(folders[i], kAttempt, ENOTDIR);
+    const bool is_device = S_ISBLK(status.st_mode);
+    if (!S_ISDIR(status.st_mode) && !is_device)
+      return make_error(ErrorCode::kPreflight,
+                        fmt::format("the nvme_path {} is {}, neither a folder nor a block device", folders[i],
+                                    S_ISREG(status.st_mode) ? "a file" : "a special file"),
+                        "name a folder on the fast disk");
+    FolderProbe probe;
+    probe.is_device = is_device;
+    probe.device = is_device ? status.st_rdev : status.st_dev;
+    probe.inode = is_device ? 0 : status.st_ino;
     for (std::size_t j = 0; j < i; ++j) {
-      if (probes[j].device == status.st_dev && probes[j].inode == status.st_ino) {
+      if (probes[j].device == probe.device && probes[j].inode == probe.inode) {
         return make_error(ErrorCode::kPreflight, fmt::format("{} and {} are the same folder", folders[j], folders[i]),
                           "name each folder once");
       }
     }
-    FolderProbe& probe = probes.emplace_back();
-    probe.device = status.st_dev;
-    probe.inode = status.st_ino;
+    probes.push_back(probe);
   }
   return probes;
 }
@@ -142,7 +151,25 @@ void probe_direct(int fd, std::int64_t offset, FolderProbe& probe) {
   }
 }
 
+void probe_direct_reading(int fd, std::int64_t offset, FolderProbe& probe) {
+  const Bytes asked = asked_alignment(fd);
+  const bool usable = asked > 0 && asked <= kMaxAlignment && set_direct(fd, true) == 0;
+  const AlignedMemory block = allocate_aligned(std::max(asked, kMinAlignment), std::max(asked, kMinAlignment));
+  probe.direct =
+      usable && block != nullptr && read_fully(fd, {block.get(), static_cast<std::size_t>(asked)}, offset) == 0;
+  probe.why_buffered = probe.direct ? "" : "its file system has no direct I/O";
+  if (probe.direct) probe.alignment = asked;
+  (void)set_direct(fd, false);
+}
+
 Result<void> probe_writing(const std::string& folder, FolderProbe& probe) {
+  if (probe.is_device) {
+    HEADRACE_TRY(const UniqueFd device, open_device(folder, std::chrono::milliseconds(0)));
+    HEADRACE_TRY(probe.device_bytes, device_bytes(device.get(), folder));
+    probe.alignment = std::max(kMinAlignment, device_alignment(device.get()));
+    probe.direct = true;  // tried for good once it is ours to write to
+    return {};
+  }
   HEADRACE_TRY(const UniqueFd file, make_nameless_file(folder));
   std::byte block[kMinAlignment] = {};
   if (const int status = write_fully(file.get(), block, 0); status != 0)
@@ -153,10 +180,10 @@ Result<void> probe_writing(const std::string& folder, FolderProbe& probe) {
   return {};
 }
 
-Result<void> lock_file(int fd, const std::string& path, std::chrono::milliseconds deadline) {
+Result<void> lock_file(int fd, const std::string& path, std::chrono::milliseconds deadline, bool shared) {
   const auto end = std::chrono::steady_clock::now() + deadline;
   bool said = false;
-  while (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+  while (::flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) {
       return make_error(ErrorCode::kPreflight, fmt::format("locking {}: {}", path, errno_text(errno)));
     }
@@ -179,7 +206,23 @@ Result<void> lock_file(int fd, const std::string& path, std::chrono::millisecond
   return {};
 }
 
-Result<UniqueFd> make_volume_file(const std::string& path, Bytes bytes) {
+namespace {
+Result<UniqueFd> take_device(const std::string& path, Bytes bytes, Bytes records_end) {
+  HEADRACE_TRY(UniqueFd device, open_device(path, std::chrono::milliseconds(200)));
+  HEADRACE_RETURN_IF_ERROR(lock_file(device.get(), path, std::chrono::milliseconds(200)));
+  HEADRACE_TRY(const Bytes size, device_bytes(device.get(), path));
+  if (size < bytes)
+    return make_error(ErrorCode::kPreflight,
+                      fmt::format("{} is too small: the volume needs {} ({} bytes), the device has {} ({} bytes)", path,
+                                  format_bytes(bytes), bytes, format_bytes(size), size),
+                      "add a path on another disk, or set slots to 1");
+  HEADRACE_RETURN_IF_ERROR(wipe_device(device.get(), path, records_end));
+  return device;
+}
+}  // namespace
+
+Result<UniqueFd> make_volume_file(const std::string& path, Bytes bytes, Bytes records_end) {
+  if (is_block_device(path)) return take_device(path, bytes, records_end);
   UniqueFd file(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!file.valid()) return make_error(ErrorCode::kPreflight, fmt::format("making {}: {}", path, errno_text(errno)));
   const auto fail = [&](Error error) {
@@ -211,15 +254,38 @@ Result<UniqueFd> make_volume_file(const std::string& path, Bytes bytes) {
   return file;
 }
 
+namespace {
+Error cannot_open(const std::string& path, int error_number) {
+  return make_error(
+      ErrorCode::kPreflight, fmt::format("opening the volume {}: {}", path, errno_text(error_number)),
+      error_number == ENOENT ? "check nvme_path; headrace checkpoint ls PATH lists the volumes below a path" : "");
+}
+}  // namespace
+
 Result<UniqueFd> open_volume_file(const std::string& path, std::chrono::milliseconds lock_deadline) {
-  UniqueFd file(::open(path.c_str(), O_RDWR | O_CLOEXEC));
-  if (!file.valid()) {
-    return make_error(
-        ErrorCode::kPreflight, fmt::format("opening the volume {}: {}", path, errno_text(errno)),
-        errno == ENOENT ? "check nvme_path; headrace checkpoint ls PATH lists the volumes below a path" : "");
+  UniqueFd file;
+  if (is_block_device(path)) {
+    HEADRACE_TRY(file, open_device(path, lock_deadline));
+  } else {
+    file = UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!file.valid()) return cannot_open(path, errno);
   }
   HEADRACE_RETURN_IF_ERROR(lock_file(file.get(), path, lock_deadline));
   return file;
+}
+
+Result<UniqueFd> open_volume_for_reading(const std::string& path, std::chrono::milliseconds lock_deadline) {
+  UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.valid()) return cannot_open(path, errno);
+  HEADRACE_RETURN_IF_ERROR(lock_file(file.get(), path, lock_deadline, true));
+  return file;
+}
+
+Result<void> remove_volume(int fd, const std::string& path, Bytes records_end) {
+  if (is_block_device(path)) return wipe_device(fd, path, records_end);
+  if (::unlink(path.c_str()) != 0)
+    return make_error(ErrorCode::kPreflight, fmt::format("removing {}: {}", path, errno_text(errno)));
+  return {};
 }
 
 Result<void> write_superblocks(int fd, const std::string& path, const Superblock& superblock) {
@@ -229,9 +295,9 @@ Result<void> write_superblocks(int fd, const std::string& path, const Superblock
       return make_error(ErrorCode::kPreflight,
                         fmt::format("writing the superblock of {}: {}", path, errno_text(status)));
     }
+    if (::fsync(fd) != 0)
+      return make_error(ErrorCode::kPreflight, fmt::format("flushing {}: {}", path, errno_text(errno)));
   }
-  if (::fsync(fd) != 0)
-    return make_error(ErrorCode::kPreflight, fmt::format("flushing {}: {}", path, errno_text(errno)));
   // Nothing of the file stays in the page cache beside the direct I/O that follows.
   ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   return {};
@@ -240,6 +306,11 @@ Result<void> write_superblocks(int fd, const std::string& path, const Superblock
 Result<Superblock> read_superblock(int fd, const std::string& path) {
   struct stat status {};
   if (::fstat(fd, &status) != 0) return damaged(path, errno_text(errno));
+  const bool is_device = S_ISBLK(status.st_mode);
+  Bytes size = status.st_size;
+  if (is_device) {
+    HEADRACE_TRY(size, device_bytes(fd, path));
+  }
   std::string first_fault;
   for (const std::int64_t offset : {std::int64_t{0}, kSuperblockAreaBytes}) {
     std::vector<std::byte> area(static_cast<std::size_t>(kSuperblockAreaBytes));
@@ -253,15 +324,14 @@ Result<Superblock> read_superblock(int fd, const std::string& path) {
     }
     if (!first_fault.empty())
       log_warn(fmt::format("{}: the superblock is damaged ({}); its copy is used", path, first_fault));
-    if (status.st_size != superblock->file_bytes) {
-      return damaged(path, fmt::format("the file is {}: wanted {} bytes, had {}",
-                                       status.st_size < superblock->file_bytes ? "truncated" : "too long",
-                                       superblock->file_bytes, status.st_size));
+    if (is_device ? size < superblock->file_bytes : size != superblock->file_bytes) {
+      return damaged(
+          path, fmt::format("the {} is {}: wanted {} bytes, had {}", is_device ? "device" : "file",
+                            size < superblock->file_bytes ? "truncated" : "too long", superblock->file_bytes, size));
     }
     return superblock;
   }
-  return damaged(path,
-                 fmt::format("both superblocks are damaged ({}; the file has {} bytes)", first_fault, status.st_size));
+  return damaged(path, fmt::format("both superblocks are damaged ({}; the file has {} bytes)", first_fault, size));
 }
 
 }  // namespace headrace::io

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "core/file.h"
+#include "io/block_device.h"
 #include "io/volume_impl.h"
 
 namespace headrace::io {
@@ -33,10 +34,11 @@ bool all_zero(std::span<const std::byte> bytes) {
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
 
-// Without a superblock nobody knows what the file holds. It counts as committed unless its start was never written.
+// Without a superblock nobody knows what the file holds. It counts as committed, unless the copy of the superblock was
+// never written: that is flushed before the first record.
 bool may_hold_record(int fd) {
   std::vector<std::byte> area(static_cast<std::size_t>(kMinAlignment));
-  for (const std::int64_t offset : {std::int64_t{0}, kSuperblockAreaBytes, kRecordsOffset}) {
+  for (const std::int64_t offset : {kSuperblockAreaBytes, kRecordsOffset}) {
     const int status = read_fully(fd, area, offset);
     if (status == ENODATA) return false;  // too short for a record: the preallocation never ended
     if (status != 0 || !all_zero(area)) return true;
@@ -45,13 +47,14 @@ bool may_hold_record(int fd) {
 }
 
 bool has_record(int fd, const Superblock& superblock) {
-  const auto layout = VolumeLayout::make(superblock.geometry, superblock.num_volumes, superblock.alignment);
+  const auto layout =
+      VolumeLayout::make(superblock.geometry, superblock.num_volumes, superblock.alignment, superblock.shares);
   if (!layout.ok()) return true;
   std::vector<std::byte> area(static_cast<std::size_t>(layout->record_extent_bytes()));
   for (const std::uint64_t place : {std::uint64_t{0}, std::uint64_t{1}}) {
     const int status = read_fully(fd, area, layout->record_offset(place));
     if (status != 0 && status != ENODATA) return true;
-    if (status == 0 && decode_record(area, run_id_hash(superblock.run_id)).ok()) return true;
+    if (status == 0 && decode_record(area, superblock.run_hash()).ok()) return true;
   }
   return false;
 }
@@ -64,21 +67,28 @@ Result<VolumeInfo> inspect_volume(const std::string& path, const std::string& ru
   if (!file.valid() || ::fstat(file.get(), &status) != 0) {
     return make_error(ErrorCode::kIo, fmt::format("looking into {}: {}", path, errno_text(errno)));
   }
-  VolumeInfo info{path, run_id, status.st_blocks * 512, false, is_locked(file.get())};
+  const bool is_device = S_ISBLK(status.st_mode);
+  VolumeInfo info{path, is_device ? "" : run_id, status.st_blocks * 512, false, is_locked(file.get())};
   std::vector<std::byte> area(static_cast<std::size_t>(kSuperblockAreaBytes));
   for (const std::int64_t offset : {std::int64_t{0}, kSuperblockAreaBytes}) {
     if (read_fully(file.get(), area, offset) != 0) continue;
     if (auto superblock = decode_superblock(area); superblock.ok()) {
       info.run_id = superblock->run_id;
+      if (is_device) info.bytes = superblock->file_bytes;
       info.has_record = has_record(file.get(), *superblock);
       return info;
     }
   }
-  info.has_record = may_hold_record(file.get());
+  info.has_record = !is_device && may_hold_record(file.get());
   return info;
 }
 
 Result<std::vector<VolumeInfo>> list_volumes(const std::string& path) {
+  if (is_block_device(path)) {
+    HEADRACE_TRY(VolumeInfo info, inspect_volume(path, ""));
+    if (info.run_id.empty()) return std::vector<VolumeInfo>{};
+    return std::vector<VolumeInfo>{std::move(info)};
+  }
   std::error_code error;
   std::vector<std::string> names;
   for (std::filesystem::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
@@ -109,13 +119,20 @@ Result<void> remove_volumes(const std::vector<std::string>& paths, const std::st
   for (const std::string& path : paths) {
     const std::string file = volume_path(path, run_id);
     if (!path_exists(file)) continue;
+    if (is_block_device(file)) {  // it may hold another run, or none
+      HEADRACE_TRY(const VolumeInfo info, inspect_volume(file, run_id));
+      if (info.run_id != run_id) continue;
+    }
     HEADRACE_TRY(UniqueFd fd, open_volume_file(file, std::chrono::milliseconds(200)));
     held.push_back(std::move(fd));
     files.push_back(file);
   }
-  for (const std::string& file : files) {
-    if (::unlink(file.c_str()) != 0)
-      return make_error(ErrorCode::kIo, fmt::format("removing {}: {}", file, errno_text(errno)));
+  for (std::size_t i = 0; i < files.size(); ++i) {
+    const auto superblock =
+        is_block_device(files[i]) ? read_superblock(held[i].get(), files[i]) : Result<Superblock>(Superblock{});
+    const Bytes extent =
+        superblock.ok() ? round_up(kRecordHeaderBytes + superblock->geometry.record_payload_bytes, kMaxAlignment) : 0;
+    HEADRACE_RETURN_IF_ERROR(remove_volume(held[i].get(), files[i], kRecordsOffset + 2 * extent));
   }
   return {};
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "io/volume_set.h"
 
+#include <fcntl.h>
+#include <sys/random.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -11,6 +13,8 @@
 #include "core/file.h"
 #include "core/log.h"
 #include "io/backends.h"
+#include "io/block_device.h"
+#include "io/volume_deal.h"
 #include "io/volume_impl.h"
 
 namespace headrace::io {
@@ -33,7 +37,8 @@ Result<void> check_space(const VolumeLayout& layout, const std::vector<std::stri
   std::map<std::uint64_t, Bytes> wanted;
   for (std::uint32_t i = 0; i < folders.size(); ++i) wanted[probes[i].device] += layout.file_bytes(i);
   for (std::uint32_t i = 0; i < folders.size(); ++i) {
-    HEADRACE_TRY(const Bytes free, free_bytes(folders[i]));
+    HEADRACE_TRY(const Bytes free,
+                 probes[i].is_device ? Result<Bytes>(probes[i].device_bytes) : free_bytes(folders[i]));
     const Bytes needed = wanted[probes[i].device];
     if (needed <= free) continue;
     return make_error(
@@ -45,8 +50,20 @@ Result<void> check_space(const VolumeLayout& layout, const std::vector<std::stri
   return {};
 }
 
+// A device that holds no volume must hold nothing else either, unless the user says that it may be lost.
+Result<void> check_content(const std::string& path, bool overwrite) {
+  if (overwrite) return {};
+  const UniqueFd device(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!device.valid()) return make_error(ErrorCode::kPreflight, fmt::format("opening {}: {}", path, errno_text(errno)));
+  HEADRACE_TRY(const std::string content, content_of_device(device.get(), path));
+  if (content.empty()) return {};
+  return make_error(
+      ErrorCode::kPreflight, fmt::format("{} holds {}, which a volume would overwrite", path, content),
+      "name a folder on it instead; or, to lose what it holds, set headrace.io.overwrite_devices to true");
+}
+
 // The place of a new volume must be empty; what a dead process left there without a record is removed.
-Result<void> clear_place(const std::string& path, const std::string& run_id) {
+Result<void> clear_place(const std::string& path, const std::string& run_id, const VolumeOptions& options) {
   if (!path_exists(path)) return {};
   HEADRACE_TRY(const VolumeInfo info, inspect_volume(path, run_id));
   if (info.locked) {
@@ -54,21 +71,28 @@ Result<void> clear_place(const std::string& path, const std::string& run_id) {
                       "wait for that run to end, or stop it; --run-dir with another folder starts a run of its own");
   }
   if (info.has_record) {
-    return make_error(ErrorCode::kPreflight, fmt::format("{} holds a committed step of run {}", path, run_id),
-                      "resume that run, or remove its volumes first");
+    return make_error(ErrorCode::kPreflight, fmt::format("{} holds a committed step of run {}", path, info.run_id),
+                      "resume that run, or remove its volumes first: headrace checkpoint prune RUN-FOLDER");
   }
-  HEADRACE_TRY(const UniqueFd file, open_volume_file(path, std::chrono::milliseconds(200)));
+  const bool is_device = is_block_device(path);
+  if (is_device && info.run_id.empty()) return check_content(path, options.overwrite_devices);
   log_info(fmt::format("{} is left over from a run that committed nothing; removing it ({})", path,
                        format_bytes(info.bytes)));
-  if (::unlink(path.c_str()) != 0)
-    return make_error(ErrorCode::kPreflight, fmt::format("removing {}: {}", path, errno_text(errno)));
-  return {};
+  if (is_device) return {};  // cleared when it is taken
+  HEADRACE_TRY(const UniqueFd file, open_volume_file(path, std::chrono::milliseconds(200)));
+  return remove_volume(file.get(), path, 0);
 }
 
 Result<void> make_files(VolumeSet::Impl& impl) {
+  // Tells these volumes from earlier ones of the same run on the same device.
+  std::uint64_t set_id = 0;
+  if (::getrandom(&set_id, sizeof set_id, 0) != sizeof set_id)
+    return make_error(ErrorCode::kFailed, "getrandom: " + errno_text(errno));
+  set_id |= 1;
+  impl.run_hash = run_id_hash(impl.run_id, set_id);
   for (std::uint32_t i = 0; i < impl.folders.size(); ++i) {
     const std::string path = volume_path(impl.folders[i], impl.run_id);
-    HEADRACE_TRY(UniqueFd file, make_volume_file(path, impl.layout.file_bytes(i)));
+    HEADRACE_TRY(UniqueFd file, make_volume_file(path, impl.layout.file_bytes(i), impl.layout.scratch_offset()));
     impl.paths.push_back(path);
     impl.fds.push_back(std::move(file));
     const Superblock superblock{impl.run_id,
@@ -76,10 +100,31 @@ Result<void> make_files(VolumeSet::Impl& impl) {
                                 i,
                                 impl.layout.alignment(),
                                 impl.layout.file_bytes(i),
-                                impl.layout.geometry()};
+                                impl.layout.geometry(),
+                                kSuperblockFormat,
+                                set_id,
+                                impl.layout.shares()};
     HEADRACE_RETURN_IF_ERROR(write_superblocks(impl.fds.back().get(), path, superblock));
-    if (impl.options.durability == Durability::kPower) HEADRACE_RETURN_IF_ERROR(sync_folder(impl.folders[i]));
+    if (impl.options.durability == Durability::kPower && !impl.probes[i].is_device)
+      HEADRACE_RETURN_IF_ERROR(sync_folder(impl.folders[i]));
   }
+  return {};
+}
+
+// Gives each path its share of the tiles, within the space that it has.
+Result<void> deal_tiles(VolumeSet::Impl& impl, const VolumeGeometry& geometry) {
+  const auto check = [&] { return check_space(impl.layout, impl.folders, impl.probes); };
+  const std::vector<std::uint32_t> even = impl.layout.shares();
+  auto fits_evenly = check();
+  auto dealt = deal_for(impl.folders, impl.probes, impl.options);
+  if (!dealt.ok()) return fits_evenly.ok() ? Result<void>(std::move(dealt).error()) : std::move(fits_evenly);
+  const std::vector<std::uint32_t> shares = std::move(dealt).value();
+  const auto num_volumes = static_cast<std::uint32_t>(impl.folders.size());
+  HEADRACE_TRY(impl.layout, VolumeLayout::make(geometry, num_volumes, impl.layout.alignment(), shares));
+  auto fits = check();
+  if (fits.ok() || !impl.options.shares.empty() || !fits_evenly.ok()) return fits;
+  log_info("the fastest path has no room for its share: tiles are dealt evenly");
+  HEADRACE_TRY(impl.layout, VolumeLayout::make(geometry, num_volumes, impl.layout.alignment(), even));
   return {};
 }
 
@@ -90,7 +135,7 @@ bool same_geometry(const Superblock& a, const Superblock& b) {
   };
   const auto& streams_a = a.geometry.streams;
   const auto& streams_b = b.geometry.streams;
-  return a.num_volumes == b.num_volumes && a.alignment == b.alignment &&
+  return a.num_volumes == b.num_volumes && a.alignment == b.alignment && a.set_id == b.set_id && a.shares == b.shares &&
          a.geometry.record_payload_bytes == b.geometry.record_payload_bytes &&
          std::equal(streams_a.begin(), streams_a.end(), streams_b.begin(), streams_b.end(), same);
 }
@@ -109,7 +154,8 @@ Result<void> open_files(VolumeSet::Impl& impl, const std::vector<std::string>& f
   for (std::size_t i = 0; i < count; ++i) {
     const std::string path = volume_path(folders[i], impl.run_id);
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-    HEADRACE_TRY(UniqueFd file, open_volume_file(path, std::max(left, std::chrono::milliseconds(0))));
+    const auto open = impl.options.read_only ? open_volume_for_reading : open_volume_file;
+    HEADRACE_TRY(UniqueFd file, open(path, std::max(left, std::chrono::milliseconds(0))));
     HEADRACE_TRY(const Superblock superblock, read_superblock(file.get(), path));
     const auto refuse = [&](const std::string& what) {
       return make_error(ErrorCode::kIo, fmt::format("{}: {}", path, what),
@@ -130,16 +176,17 @@ Result<void> open_files(VolumeSet::Impl& impl, const std::vector<std::string>& f
     impl.fds[superblock.volume_idx] = std::move(file);
     if (!first) first = superblock;
   }
-  HEADRACE_TRY(impl.layout, VolumeLayout::make(first->geometry, first->num_volumes, first->alignment));
+  impl.run_hash = first->run_hash();
+  HEADRACE_TRY(impl.layout, VolumeLayout::make(first->geometry, first->num_volumes, first->alignment, first->shares));
   // In the scratch extents, which are there: a run goes on when the disk has filled up meanwhile.
-  for (std::size_t i = 0; i < count; ++i) probe_direct(impl.fds[i].get(), impl.layout.scratch_offset(), impl.probes[i]);
+  const auto probe = impl.options.read_only ? probe_direct_reading : probe_direct;
+  for (std::size_t i = 0; i < count; ++i) probe(impl.fds[i].get(), impl.layout.scratch_offset(), impl.probes[i]);
   return {};
 }
 
 // Decides between direct and buffered for each file, chooses the backend, starts the queue.
 Result<void> start(VolumeSet::Impl& impl) {
   const VolumeOptions& options = impl.options;
-  impl.run_hash = run_id_hash(impl.run_id);
   std::vector<QueueFile> files;
   std::vector<BackendTrial> trials;
   for (std::size_t i = 0; i < impl.fds.size(); ++i) {
@@ -166,8 +213,8 @@ Result<void> start(VolumeSet::Impl& impl) {
     }
     if (direct) impl.memory_alignment = std::max(impl.memory_alignment, probe.alignment);
     files.push_back({impl.fds[i].get(), impl.paths[i], direct});
-    trials.push_back(
-        {impl.fds[i].get(), impl.layout.scratch_offset(), impl.layout.alignment(), impl.folders[i], direct});
+    trials.push_back({impl.fds[i].get(), impl.layout.scratch_offset(), impl.layout.alignment(), impl.folders[i], direct,
+                      options.read_only});
   }
   impl.memory_alignment = std::max(impl.memory_alignment, impl.layout.alignment());
   const std::vector<BackendCandidate> candidates =
@@ -206,15 +253,23 @@ Result<std::unique_ptr<VolumeSet>> VolumeSet::create(const std::vector<std::stri
   for (std::size_t i = 0; i < paths.size(); ++i) HEADRACE_RETURN_IF_ERROR(probe_writing(paths[i], impl->probes[i]));
   Bytes alignment = kMinAlignment;
   for (const FolderProbe& probe : impl->probes) alignment = std::max(alignment, probe.alignment);
-  HEADRACE_TRY(impl->layout, VolumeLayout::make(geometry, static_cast<std::uint32_t>(paths.size()), alignment));
+  const auto num_volumes = static_cast<std::uint32_t>(paths.size());
+  HEADRACE_TRY(impl->layout, VolumeLayout::make(geometry, num_volumes, alignment));
   HEADRACE_RETURN_IF_ERROR(
-      encode_superblock({run_id, 1, 0, alignment, 0, geometry}));  // too many streams fail before anything is made
-  for (const std::string& path : paths) HEADRACE_RETURN_IF_ERROR(clear_place(volume_path(path, run_id), run_id));
-  HEADRACE_RETURN_IF_ERROR(check_space(impl->layout, paths, impl->probes));
+      encode_superblock({run_id, num_volumes, 0, alignment, 0, geometry, kSuperblockFormat, 0,
+                         impl->layout.shares()}));  // too many streams fail before anything is made
+  for (const std::string& path : paths)
+    HEADRACE_RETURN_IF_ERROR(clear_place(volume_path(path, run_id), run_id, options));
+  HEADRACE_RETURN_IF_ERROR(deal_tiles(*impl, geometry));
   auto made = make_files(*impl);
-  if (made.ok()) made = start(*impl);
+  if (made.ok()) {
+    for (std::size_t i = 0; i < paths.size(); ++i)
+      if (impl->probes[i].is_device) probe_direct(impl->fds[i].get(), impl->layout.scratch_offset(), impl->probes[i]);
+    made = start(*impl);
+  }
   if (!made.ok()) {
-    for (const std::string& path : impl->paths) ::unlink(path.c_str());
+    for (std::size_t i = 0; i < impl->fds.size(); ++i)
+      (void)remove_volume(impl->fds[i].get(), impl->paths[i], impl->layout.scratch_offset());  // the first error counts
     return std::move(made).error();
   }
   return std::unique_ptr<VolumeSet>(new VolumeSet(std::move(impl)));

@@ -59,6 +59,8 @@ struct TileTransfer {
 enum class IoMode : std::uint8_t { kAuto, kDirect, kBuffered };  // direct never falls back; auto says when it does
 enum class IoBackendChoice : std::uint8_t { kAuto, kUring, kLibaio, kThreads };
 enum class Durability : std::uint8_t { kProcess, kPower };
+// How tiles are dealt over several paths: by the bandwidth measured when the volumes are made, or one each in turn.
+enum class Striping : std::uint8_t { kMeasured, kEqual };
 
 struct BackendSeam;
 
@@ -72,6 +74,10 @@ struct VolumeOptions {
   std::chrono::milliseconds deadline{120'000};     // then the transfer fails
   std::int64_t throttle_bytes_per_s = 0;           // 0 = none; tests and `debug.throttle`
   std::int64_t delay_us = 0;                       // extra latency per request, for tests
+  Striping striping = Striping::kMeasured;         // of create(); a volume keeps the deal that it was made with
+  std::vector<std::uint32_t> shares;               // of create(): tiles of each round per path, instead of measuring
+  bool overwrite_devices = false;     // of create(): take a block device although it holds a file system or other data
+  bool read_only = false;             // of open(): nothing is written, readers share the lock, writes are refused
   const BackendSeam* seam = nullptr;  // tests: other backends to choose from (io/backends.h); used during the call
 };
 
@@ -97,12 +103,13 @@ class VolumeSet {
  public:
   struct Impl;  // io/volume_impl.h, for io's own files
 
-  // The file of run `run_id` below each path is `headrace-<run_id>.volume`. create() fails with kPreflight (path
-  // missing, not a folder, not writable, not enough space: path, wanted and free bytes; the same path twice) before it
-  // writes anything, preallocates real blocks, and takes the lock. open() fails with kPreflight when another process
-  // holds the run (waits `lock_deadline` with a line of text first) and with kIo when a volume is truncated, has
-  // another geometry or format, or a damaged superblock. A file of the same run without a committed record is what a
-  // dead process left: it is removed, with a line of text.
+  // A path is a folder, where the file of run `run_id` is `headrace-<run_id>.volume`, or a block device, which holds
+  // one volume and nothing else. create() fails with kPreflight (path missing, neither folder nor device, not writable,
+  // mounted, holding data, not enough space: path, wanted and free bytes; the same path twice) before it writes
+  // anything, preallocates real blocks, and takes the lock. open() fails with kPreflight when another process holds the
+  // run (waits `lock_deadline` with a line of text first) and with kIo when a volume is truncated, has another geometry
+  // or format, or a damaged superblock. A file of the same run without a committed record is what a dead process left:
+  // it is removed, with a line of text.
   static Result<std::unique_ptr<VolumeSet>> create(const std::vector<std::string>& paths, const std::string& run_id,
                                                    const VolumeGeometry& geometry, const VolumeOptions& options);
   static Result<std::unique_ptr<VolumeSet>> open(const std::vector<std::string>& paths, const std::string& run_id,

@@ -12,6 +12,9 @@ namespace headrace::io {
 
 Ticket VolumeSet::Impl::move_tiles(IoOperation operation, std::span<const TileTransfer> transfers,
                                    CompletionSink sink) {
+  if (operation == IoOperation::kWrite && options.read_only)
+    return finished_ticket(make_error(ErrorCode::kFailed, "the volumes of run " + run_id + " are open for reading"),
+                           sink);
   std::vector<Move> moves;
   moves.reserve(transfers.size());
   for (const TileTransfer& transfer : transfers) {
@@ -54,17 +57,38 @@ Result<void> VolumeSet::Impl::flush_all() {
     moves[i].operation = IoOperation::kFlush;
     moves[i].file = i;
   }
-  return run(std::move(moves));
+  auto flushed = run(std::move(moves));
+  // The kernel reports a lost write once and then forgets it: a second flush that succeeds would prove nothing.
+  if (!flushed.ok()) flush_failure = flushed.error();
+  return flushed;
 }
 
-Result<void> VolumeSet::write_record(const CommitRecord& record) {
-  const VolumeLayout& layout = impl_->layout;
+Result<void> VolumeSet::Impl::check_record(const CommitRecord& record) const {
+  if (options.read_only)
+    return make_error(ErrorCode::kFailed, "the volumes of run " + run_id + " are open for reading");
   if (static_cast<Bytes>(record.payload.size()) > layout.geometry().record_payload_bytes) {
     return make_error(ErrorCode::kFailed,
                       fmt::format("a record of {} bytes does not fit the {} bytes that the volumes were made with",
                                   record.payload.size(), layout.geometry().record_payload_bytes));
   }
+  constexpr const char* kAgain =
+      "end this process and run the same command again: it goes on after the last committed step";
+  if (flush_failure)
+    return make_error(ErrorCode::kIo, "nothing is committed after a flush failed: " + flush_failure->message, kAgain);
+  if (begun && (begun->sequence != record.sequence || begun->payload != record.payload)) {
+    // The other place holds the last good record, and one volume may have this one already.
+    return make_error(ErrorCode::kIo,
+                      fmt::format("commit record {} was begun and failed; record {} with other content cannot follow",
+                                  begun->sequence, record.sequence),
+                      kAgain);
+  }
+  return {};
+}
+
+Result<void> VolumeSet::write_record(const CommitRecord& record) {
+  const VolumeLayout& layout = impl_->layout;
   const std::lock_guard lock(impl_->record_mutex);
+  HEADRACE_RETURN_IF_ERROR(impl_->check_record(record));
   const Bytes extent = layout.record_extent_bytes();
   const std::shared_ptr<std::byte> area(allocate_aligned(extent, impl_->memory_alignment).release(), FreeDeleter{});
   if (area == nullptr) return make_error(ErrorCode::kFailed, fmt::format("no memory for a record of {} bytes", extent));
@@ -80,8 +104,10 @@ Result<void> VolumeSet::write_record(const CommitRecord& record) {
     moves[i].bytes = extent;
     moves[i].keep_alive = area;
   }
+  impl_->begun = record;
   HEADRACE_RETURN_IF_ERROR(impl_->run(std::move(moves)));
   if (power) HEADRACE_RETURN_IF_ERROR(impl_->flush_all());
+  impl_->begun.reset();
   return {};
 }
 

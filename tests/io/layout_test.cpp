@@ -13,7 +13,9 @@ namespace {
 
 Superblock example_superblock() {
   Superblock superblock{"run-1", 2, 1, 4096, 0, {{stream_of(0, 5, 100'000, 70'000), stream_of(1, 3, 4096, 1, 1)}, 777}};
-  superblock.file_bytes = VolumeLayout::make(superblock.geometry, 2, 4096)->file_bytes(1);
+  superblock.set_id = 0x1122334455667788;
+  superblock.shares = {1, 3};
+  superblock.file_bytes = VolumeLayout::make(superblock.geometry, 2, 4096, superblock.shares)->file_bytes(1);
   return superblock;
 }
 
@@ -50,6 +52,59 @@ void expect_disjoint(const VolumeLayout& layout, std::uint64_t seed) {
   }
 }
 
+TEST(VolumeLayout, EachVolumeGetsItsShareOfEveryStreamAndNeighboursLieApart) {
+  const std::vector<std::uint32_t> shares{16, 4, 11};
+  const VolumeGeometry geometry{{stream_of(0, 310, 8192, 8192), stream_of(1, 62, 4096, 100)}, 0};
+  const auto layout = VolumeLayout::make(geometry, 3, 4096, shares);
+  ASSERT_OK(layout);
+  std::vector<std::int64_t> tiles(3, 0);
+  std::int64_t longest = 0;
+  std::int64_t in_a_row = 0;
+  std::uint32_t last = 9;
+  for (std::int64_t tile = 0; tile < 310; ++tile) {
+    const std::uint32_t volume = layout->place({0, tile, 0}).volume;
+    ++tiles[volume];
+    in_a_row = volume == last ? in_a_row + 1 : 1;
+    longest = std::max(longest, in_a_row);
+    last = volume;
+  }
+  EXPECT_EQ(tiles, (std::vector<std::int64_t>{160, 40, 110}));
+  EXPECT_LE(longest, 2);
+  expect_disjoint(*layout, 0);
+  EXPECT_FALSE(VolumeLayout::make(geometry, 3, 4096, {1, 1}).ok());
+  EXPECT_FALSE(VolumeLayout::make(geometry, 3, 4096, {1, 0, 1}).ok());
+  EXPECT_FALSE(VolumeLayout::make(geometry, 3, 4096, {1, 1, kMaxShare + 1}).ok());
+}
+
+TEST(VolumeLayout, EqualSharesAreTheDealOfTheFirstFormat) {
+  for (const std::uint32_t volumes : {1U, 2U, 3U, 7U}) {
+    const VolumeGeometry geometry{{stream_of(0, 50, 8192, 8192), stream_of(1, 23, 4096, 100)}, 0};
+    const auto layout = VolumeLayout::make(geometry, volumes, 4096);
+    ASSERT_OK(layout);
+    for (std::uint32_t stream = 0; stream < 2; ++stream)
+      for (std::int64_t tile = 0; tile < geometry.streams[stream].tiles; ++tile)
+        EXPECT_EQ(layout->place({stream, tile, 0}).volume, (tile + stream) % volumes);
+  }
+}
+
+TEST(Superblock, TheFirstFormatIsReadAsAnEvenDealAndWrittenAgainAsItWas) {
+  Superblock old = example_superblock();
+  old.format = 1;
+  old.set_id = 0;
+  old.shares.clear();
+  old.file_bytes = VolumeLayout::make(old.geometry, 2, 4096)->file_bytes(1);
+  const auto bytes = encode_superblock(old);
+  ASSERT_OK(bytes);
+  EXPECT_EQ((*bytes)[8], std::byte{1});
+  const auto read = decode_superblock(*bytes);
+  ASSERT_OK(read);
+  EXPECT_EQ(read->shares, (std::vector<std::uint32_t>{1, 1}));
+  EXPECT_EQ(read->run_hash(), run_id_hash("run-1")) << "its trailers and records stay valid";
+  EXPECT_EQ(text_of(encode_superblock(*read)), "ok");
+  EXPECT_EQ(*encode_superblock(*read), *bytes);
+  EXPECT_NE(example_superblock().run_hash(), read->run_hash());
+}
+
 TEST(VolumeLayout, EveryRangeOfARandomGeometryIsUsedOnceWithoutGaps) {
   for (std::uint64_t seed = 1; seed <= 60; ++seed) {
     std::mt19937_64 random(seed);
@@ -63,7 +118,9 @@ TEST(VolumeLayout, EveryRangeOfARandomGeometryIsUsedOnceWithoutGaps) {
                                            1 + static_cast<std::int32_t>(random() % 2)));
     }
     const Bytes alignment = Bytes{4096} << (random() % 5);
-    const auto layout = VolumeLayout::make(geometry, 1 + static_cast<std::uint32_t>(random() % 4), alignment);
+    std::vector<std::uint32_t> shares(1 + random() % 4);
+    for (std::uint32_t& share : shares) share = 1 + static_cast<std::uint32_t>(seed % 2 == 0 ? 0 : random() % 16);
+    const auto layout = VolumeLayout::make(geometry, static_cast<std::uint32_t>(shares.size()), alignment, shares);
     ASSERT_OK(layout);
     expect_disjoint(*layout, seed);
   }

@@ -295,6 +295,35 @@ TEST_P(QueueFault, ABrokenBackendFailsEverythingOnce) {
   EXPECT_NE(text_of(read()).find("broken on purpose"), std::string::npos);
 }
 
+TEST_P(QueueFault, AfterAFailedFlushNothingIsCommittedAnyMore) {
+  options_.durability = Durability::kPower;
+  create();
+  ASSERT_OK(write());
+  ASSERT_OK(set_->write_record({1, {}}));
+  plan_->arm([](const IoRequest& request, std::uint64_t) {
+    return request.operation == IoOperation::kFlush ? Fault{Kind::kError, EIO, 0} : Fault{};
+  });
+  EXPECT_NE(text_of(set_->write_record({2, {}})).find("flushing"), std::string::npos);
+  heal();  // the kernel has reported the loss and forgotten it
+  const std::string refused = text_of(set_->write_record({2, {}}));
+  EXPECT_NE(refused.find("after a flush failed"), std::string::npos) << refused;
+  EXPECT_EQ(set_->read_records()->front().sequence, 1U);
+}
+
+TEST_P(QueueFault, ARecordThatFailedMayOnlyBeWrittenAgainAsItWas) {
+  create();
+  ASSERT_OK(set_->write_record({1, {std::byte{1}}}));
+  spoil_all({Kind::kError, EIO, 0});
+  EXPECT_FALSE(set_->write_record({2, {std::byte{2}}}).ok());
+  heal();
+  // One volume may hold record 2 by now, and the place of record 3 holds the last good one.
+  EXPECT_NE(text_of(set_->write_record({2, {std::byte{3}}})).find("was begun and failed"), std::string::npos);
+  EXPECT_NE(text_of(set_->write_record({3, {std::byte{3}}})).find("was begun and failed"), std::string::npos);
+  ASSERT_OK(set_->write_record({2, {std::byte{2}}}));
+  ASSERT_OK(set_->write_record({3, {std::byte{3}}}));
+  EXPECT_EQ(set_->read_records()->front().sequence, 3U);
+}
+
 // What completes first is noted in order.
 struct Order {
   std::mutex mutex;

@@ -60,7 +60,9 @@ TEST_F(VolumeAdmin, BlocksAreRealAndTheFileHasItsWholeLength) {
 
 TEST_F(VolumeAdmin, PathsThatCannotBeUsedAreRefusedBeforeAnythingIsMade) {
   const std::vector<std::pair<std::string, std::string>> paths{
-      {folder_.path() + "/missing", "No such file"}, {"/proc/self/exe", "Not a directory"}, {"/proc", "/proc"}};
+      {folder_.path() + "/missing", "No such file"},
+      {"/proc/self/exe", "is a file, neither a folder nor a block device"},
+      {"/proc", "/proc"}};
   for (const auto& [path, reason] : paths) {
     expect_error(VolumeSet::create({folder_.path(), path}, "run", small_geometry(), options_), ErrorCode::kPreflight,
                  {path, reason});
@@ -234,6 +236,18 @@ TEST_F(VolumeAdmin, ListsWhatIsThere) {
   check(3, "strange", true, false);  // nobody can say, so it is never removed
   EXPECT_GE((*volumes)[0].bytes, 2 * kMiB);
   EXPECT_FALSE(list_volumes(folder_.path() + "/missing").ok());
+}
+
+// Power goes while the first superblock is written: its copy, and so every record, comes later.
+TEST_F(VolumeAdmin, AStartThatTearsItsSuperblockLeavesNothingThatCounts) {
+  {
+    const UniqueFd file(::open(folder_.volume("run").c_str(), O_CREAT | O_RDWR, 0600));
+    ASSERT_EQ(::ftruncate(file.get(), 4 * kMiB), 0);
+    const std::vector<std::byte> torn(100, std::byte{7});
+    ASSERT_EQ(write_fully(file.get(), torn, 0), 0);
+  }
+  EXPECT_FALSE(list_volumes(folder_.path())->front().has_record);
+  ASSERT_OK(create());
 }
 
 TEST_F(VolumeAdmin, RemovesAllFilesOfARunAndOnlyThose) {

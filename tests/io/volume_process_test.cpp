@@ -274,7 +274,7 @@ TEST_F(VolumeProcess, AVolumeLargerThanFourGiBWorksAtItsEnd) {
   const VolumeGeometry geometry{{stream_of(0, 5, kGiB, 12'345)}, 64};
   const auto layout = VolumeLayout::make(geometry, 1, 4096);
   ASSERT_OK(layout);
-  const Superblock superblock{"run", 1, 0, 4096, layout->file_bytes(0), geometry};
+  const Superblock superblock{"run", 1, 0, 4096, layout->file_bytes(0), geometry, 1, 0, {}};  // the first format
   const auto bytes = encode_superblock(superblock);
   ASSERT_OK(bytes);
   {
