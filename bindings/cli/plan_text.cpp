@@ -49,6 +49,15 @@ std::string headline(const runtime::Plan& plan, const models::TrainingSetup& set
       batch.micro_batch_size, setup.train_data.sequence_length, input.group_size);
 }
 
+std::string update_text(const runtime::Plan& plan) {
+  if (plan.input.update != runtime::UpdatePolicy::kInBackward) return "update    after the backward pass\n";
+  std::string text = "update    of each unit as soon as its gradient is complete";
+  if (plan.redo_write_bytes > 0)
+    text += fmt::format("; a step that is clipped reads {} and writes {} more", format_bytes(plan.redo_read_bytes),
+                        format_bytes(plan.redo_write_bytes));
+  return text + "\n";
+}
+
 }  // namespace
 
 std::int64_t parameters_of(const runtime::Plan& plan) {
@@ -86,6 +95,7 @@ std::string plan_text(const runtime::Plan& plan, const models::TrainingSetup& se
                       format_bytes(plan.read_bytes_per_step), format_bytes(plan.write_bytes_per_step),
                       static_cast<double>(plan.read_bytes_per_step) / parameters,
                       static_cast<double>(plan.write_bytes_per_step) / parameters);
+  text += update_text(plan);
   for (const std::string& path : paths)
     if (!is_folder(path)) text += fmt::format("nvme      {} does not exist yet: mkdir -p {}\n", path, path);
   if (storage.empty() && !paths.empty() && free_on(paths) < plan.nvme_state_bytes)
@@ -207,6 +217,10 @@ std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& se
   document.add("nvme_write_bytes_per_step", plan.write_bytes_per_step);
   add_prediction(document, prediction, plan);
   document.add("group_size", plan.input.group_size);
+  const bool early = plan.input.update == runtime::UpdatePolicy::kInBackward;
+  document.add("update", early ? "in_backward" : "after_backward");
+  document.add("redo_read_bytes", plan.redo_read_bytes);
+  document.add("redo_write_bytes", plan.redo_write_bytes);
   document.add("tile_elements", plan.input.tile_elements);
   document.add("prefetch_units", plan.prefetch_units);
   document.add("tile_buffers", plan.tile_buffers);

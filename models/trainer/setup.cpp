@@ -72,6 +72,14 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
     input.activations = run.schedule.activations.value() == config::ActivationPolicy::kKeep
                             ? runtime::ActivationPolicy::kKeep
                             : runtime::ActivationPolicy::kRecompute;
+  if (!run.schedule.update.is_auto()) {
+    input.update = run.schedule.update.value() == config::UpdatePolicy::kInBackward
+                       ? runtime::UpdatePolicy::kInBackward
+                       : runtime::UpdatePolicy::kAfterBackward;
+  } else if (run.slots == 2) {
+    input.update = runtime::UpdatePolicy::kAuto;
+  }
+  input.can_clip = run.gradient_clipping > 0;
   input.cache = run.memory.cache;
   input.force_copies = run.force_copies;
   input.tile_elements = tile_elements;

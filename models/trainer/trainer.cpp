@@ -101,6 +101,11 @@ Result<StepReport> Trainer::step() {
   if (options_.trace) {
     trace_.push_back(runtime::trace_events(engine_->plan().operations, engine_->last_times(), trace_clock_us_));
     trace_clock_us_ += engine_->last_times().seconds * 1e6;
+    const runtime::RunTimes& redo = engine_->last_redo_times();
+    if (!redo.spans.empty()) {
+      trace_.push_back(runtime::trace_events(engine_->plan().redo_operations, redo, trace_clock_us_));
+      trace_clock_us_ += redo.seconds * 1e6;
+    }
   }
   const config::RunConfig& run = options_.setup.config.run;
   const bool hopeless = !loss_scaler_.has_value() || loss_scaler_->exhausted();
@@ -155,6 +160,8 @@ std::string Trainer::metrics_row(const StepReport& report) const {
   row.add("host_peak_bytes", engine_->plan().host_slab_bytes);
   row.add("device_peak_bytes", engine_->plan().device_slab_bytes);
   row.add("skipped", outcome.skipped);
+  row.add("early", outcome.early);
+  row.add("redone", outcome.redone);
   if (loss_scaler_.has_value()) row.add("loss_scale", loss_scaler_->scale());
   return row.text();
 }

@@ -296,6 +296,18 @@ Result<void> finish_tile(Draft& draft, Settings& settings) {
   return {};
 }
 
+// An update before the norm is known must be able to be taken back. (fp16 needs two slots anyhow.)
+Result<void> finish_update(const Draft& draft, const Settings& settings) {
+  const RunConfig& run = draft.run;
+  const bool early = !run.schedule.update.is_auto() && run.schedule.update.value() == UpdatePolicy::kInBackward;
+  if (!early || run.slots != 1 || run.gradient_clipping <= 0) return {};
+  return settings.fail("headrace.schedule.update",
+                       fmt::format("\"in_backward\" updates before it is known whether gradients are clipped to {}, and "
+                                   "with \"slots\": 1 nothing is left to go back to",
+                                   run.gradient_clipping),
+                       "set \"slots\": 2, or \"update\": \"after_backward\"");
+}
+
 Result<void> finish_io(Draft& draft, Settings& settings) {
   IoConfig& io = draft.run.io;
   constexpr const char* kBlock = "headrace.io.block_bytes";
@@ -343,6 +355,7 @@ Result<void> finish(Draft& draft, Settings& settings, const World& world) {
   HEADRACE_RETURN_IF_ERROR(finish_scheduler(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_zero(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_tile(draft, settings));
+  HEADRACE_RETURN_IF_ERROR(finish_update(draft, settings));
   return finish_io(draft, settings);
 }
 

@@ -77,9 +77,15 @@ void add_schedule(FieldTable& table, ScheduleConfig& schedule) {
       .may_change()
       .to(schedule.group_size);
   Field& update =
-      table.add("headrace.schedule.update", T::kChoice, "\"auto\"", "When the optimizer runs.").may_change();
-  update.to(schedule.update, {{"after_backward", UpdatePolicy::kAfterBackward}});
-  update.later_choices = {"in_backward", "into_forward"};
+      table
+          .add("headrace.schedule.update", T::kChoice, "\"auto\"",
+               "When the optimizer runs: in_backward updates a unit as soon as its gradient is complete, and does it "
+               "again from the old state where the norm then says clip or skip. The weights are the same. auto is "
+               "in_backward where it hides NVMe traffic and fits.")
+          .may_change();
+  update.to(schedule.update,
+            {{"after_backward", UpdatePolicy::kAfterBackward}, {"in_backward", UpdatePolicy::kInBackward}});
+  update.later_choices = {"into_forward"};
   Field& activations =
       table
           .add("headrace.schedule.activations", T::kChoice, "\"auto\"",

@@ -40,8 +40,10 @@ Engine::Engine(Plan plan, const EngineOptions& options)
     : plan_(std::move(plan)),
       options_(options),
       updater_(options.threads),
-      step_schedule_(plan_.operations),
-      eval_schedule_(plan_.eval_operations) {}
+      step_schedule_(plan_.operations, &plan_),
+      redo_schedule_(plan_.redo_operations, &plan_),
+      eval_schedule_(plan_.eval_operations, &plan_),
+      speculation_(plan_) {}
 
 Engine::~Engine() {
   executor_.reset();
@@ -155,20 +157,28 @@ Result<void> Engine::begin_step(const StepSettings& settings) {
   outcome_.step = settings.step;
   counters_before_ = counters_of(nvme_, spill_);
   in_eval_ = false;
+  in_redo_ = redo_follows_ = false;
+  redo_times_ = {};
+  HEADRACE_CHECK(!is_early() || plan_.input.can_clip || settings.clip_norm <= 0, "the plan can redo what it clips");
+  gradient_scale_ = static_cast<float>(1 / settings.loss_scale);  // until the norm says otherwise
+  speculation_.begin(is_early() && clip_history_.worthwhile());
   executor_->begin(step_schedule_);
   return {};
 }
 
 Result<StepOutcome> Engine::finish_step() {
   HEADRACE_TRY(times_, executor_->finish());
+  if (redo_follows_) HEADRACE_RETURN_IF_ERROR(redo());
+  clip_history_.add(!outcome_.skipped && outcome_.clip_factor < 1);
   collect_times(outcome_, times_);
   return outcome_;
 }
 
 void Engine::collect_times(StepOutcome& outcome, const RunTimes& times) {
   const io::VolumeCounters now = counters_of(nvme_, spill_);
-  outcome.seconds = times.seconds;
-  outcome.lane_busy = times.busy;
+  outcome.seconds = times.seconds + redo_times_.seconds;
+  for (std::size_t lane = 0; lane < times.busy.size(); ++lane)
+    outcome.lane_busy[lane] = times.busy[lane] + redo_times_.busy[lane];
   outcome.nvme_read_bytes = now.read_bytes - counters_before_.read_bytes;
   outcome.nvme_write_bytes = now.written_bytes - counters_before_.written_bytes;
   outcome.io_cpu_seconds = now.cpu_seconds - counters_before_.cpu_seconds;
@@ -223,6 +233,7 @@ ComputeLease Engine::lease_of(OperationId id, const Operation& operation) noexce
       case Role::kAccumulator: lease.gradient = as_float(); break;
       case Role::kUsedAccumulator: lease.used_gradients.push_back(as_float()); break;
       case Role::kOptimizer:
+      case Role::kOldState:
       case Role::kGradient:
       case Role::kSource:
       case Role::kDestination: HEADRACE_CHECK(false, "a compute operation has no such buffer");

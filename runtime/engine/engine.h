@@ -18,6 +18,7 @@
 #include "io/volume_set.h"
 #include "runtime/engine/executor.h"
 #include "runtime/engine/loss_scaler.h"
+#include "runtime/engine/speculation.h"
 #include "runtime/engine/state_reader.h"
 #include "runtime/engine/state_updater.h"
 #include "runtime/plan/compile.h"
@@ -68,6 +69,8 @@ struct StepOutcome {
   double grad_norm = 0;              // before clipping; of the finite values when skipped
   double clip_factor = 1;
   bool skipped = false;
+  bool early = false;   // tiles were updated while the backward pass went on
+  bool redone = false;  // … and again, or all of them only then, with the factor that the norm gave
   std::int64_t non_finite = 0;
   std::string non_finite_tensor;  // the first one
   double seconds = 0;
@@ -117,7 +120,8 @@ class Engine {
   [[nodiscard]] const Plan& plan() const noexcept { return plan_; }
   [[nodiscard]] bool durable() const noexcept;  // a restart finds the last committed step
   [[nodiscard]] const StepRecord& committed() const noexcept { return record_; }
-  [[nodiscard]] const RunTimes& last_times() const noexcept { return times_; }  // of the last step
+  [[nodiscard]] const RunTimes& last_times() const noexcept { return times_; }            // of the last step …
+  [[nodiscard]] const RunTimes& last_redo_times() const noexcept { return redo_times_; }  // … and of its redo
   [[nodiscard]] NvmeStore* nvme_store() noexcept { return nvme_.get(); }
   [[nodiscard]] const StateUpdater& updater() const noexcept { return updater_; }
   [[nodiscard]] std::span<std::byte> host_memory() noexcept { return host_slab_.bytes(); }
@@ -145,6 +149,15 @@ class Engine {
   [[nodiscard]] std::uint64_t spill_version(const Operation& operation, bool write) const;
   void gradient_out(const Operation& operation);
   void decide_update();
+  // Early updates, in engine_early.cpp.
+  [[nodiscard]] bool is_early() const noexcept { return plan_.input.update == UpdatePolicy::kInBackward; }
+  [[nodiscard]] bool is_wanted(const Operation& operation);
+  [[nodiscard]] bool is_wanted_in_redo(const Operation& operation);
+  [[nodiscard]] bool is_wanted_in_redo(const Operation& operation, const BufferUse& use);
+  [[nodiscard]] Result<void> copy_state(const Operation& operation);
+  void judge_gradient(UnitId unit);
+  [[nodiscard]] bool must_redo() const noexcept;
+  [[nodiscard]] Result<void> redo();
   [[nodiscard]] Result<void> update(const Operation& operation);
   [[nodiscard]] Result<void> commit();
   [[nodiscard]] std::byte* address(const BufferUse& use) noexcept;
@@ -159,7 +172,7 @@ class Engine {
   std::unique_ptr<NvmeStore> spill_;  // gradients that do not fit in host memory
   std::unique_ptr<HostStore> host_;   // state whose home is host memory
   StateUpdater updater_;
-  Schedule step_schedule_, eval_schedule_;
+  Schedule step_schedule_, redo_schedule_, eval_schedule_;
   StepRecord record_;      // the last committed step
   StepSettings settings_;  // of the running step
   StepOutcome outcome_;    // of the running step; the update's fields are written by kNorm
@@ -167,8 +180,11 @@ class Engine {
   std::vector<std::vector<double>> chunk_sums_;  // per unit, tensor after tensor
   std::vector<std::vector<std::int64_t>> chunk_non_finite_;
   io::VolumeCounters counters_before_;
-  RunTimes times_;
+  RunTimes times_, redo_times_;
   bool in_eval_ = false;
+  Speculation speculation_;
+  ClipHistory clip_history_;
+  bool in_redo_ = false, redo_follows_ = false;
   std::unique_ptr<Executor> executor_;  // last: its threads use everything above
 };
 

@@ -24,6 +24,7 @@ std::byte* Engine::address_of(const Operation& operation, Role role) noexcept {
 }
 
 Result<void> Engine::run(const Operation& operation) {
+  if (!is_wanted(operation)) return {};
   switch (operation.kind) {
     case OperationKind::kCopyToDevice: {
       const std::byte* const source = address_of(operation, Role::kSource);
@@ -35,21 +36,22 @@ Result<void> Engine::run(const Operation& operation) {
     case OperationKind::kGradientOut: gradient_out(operation); return {};
     case OperationKind::kNorm: decide_update(); return {};
     case OperationKind::kUpdate: return update(operation);
+    case OperationKind::kCopyState: return copy_state(operation);
     default: HEADRACE_CHECK(false, "not an operation of a synchronous lane"); return {};
   }
 }
 
 Result<std::vector<io::Ticket>> Engine::start(const Operation& operation, io::CompletionSink sink) {
+  if (!is_wanted(operation)) return std::vector<io::Ticket>();
   switch (operation.kind) {
     case OperationKind::kReadWeights:
     case OperationKind::kReadState:
     case OperationKind::kReadGradient: return start_read(operation, sink);
     case OperationKind::kWriteState:
-      if (outcome_.skipped) return std::vector<io::Ticket>();
-      return start_write(operation, sink);
     case OperationKind::kWriteGradient: return start_write(operation, sink);
     case OperationKind::kCommit: {
-      HEADRACE_RETURN_IF_ERROR(commit());
+      redo_follows_ = !in_redo_ && must_redo();
+      if (!redo_follows_) HEADRACE_RETURN_IF_ERROR(commit());
       return std::vector<io::Ticket>();
     }
     default: HEADRACE_CHECK(false, "not an operation of an NVMe lane"); return std::vector<io::Ticket>();
@@ -81,6 +83,7 @@ Result<std::vector<io::Ticket>> Engine::start_read(const Operation& operation, i
   std::vector<io::Ticket> tickets;
   std::vector<TileMove> state, gradient;
   for (const BufferUse& use : operation.uses) {
+    if (in_redo_ && !is_wanted_in_redo(operation, use)) continue;
     std::byte* const data = address(use);
     if (operation.kind == OperationKind::kReadWeights) {
       add_unit_tiles(input, operation.unit, StateStream::kWeights, data, dtype_bytes(input.weights_dtype), state);
@@ -120,7 +123,8 @@ Result<std::vector<io::Ticket>> Engine::start_write(const Operation& operation, 
     const StateStream stream = use.role == Role::kWeights ? StateStream::kWeights : StateStream::kOptimizer;
     moves.push_back({{operation.unit, stream, operation.tile}, address(use)});
   }
-  HEADRACE_TRY(io::Ticket ticket, nvme_->store(moves, settings_.step, sink));
+  HEADRACE_TRY(io::Ticket ticket,
+               in_redo_ ? nvme_->store_again(moves, settings_.step, sink) : nvme_->store(moves, settings_.step, sink));
   tickets.push_back(std::move(ticket));
   return tickets;
 }
@@ -146,6 +150,7 @@ void Engine::gradient_out(const Operation& operation) {
                                   std::span(chunk_non_finite_[u]).subspan(chunk, chunks));
     chunk += chunks;
   }
+  if (operation.last) judge_gradient(operation.unit);
 }
 
 // The exact global norm: fp64 sums of fixed chunks, added in the order of the model.
@@ -173,10 +178,10 @@ void Engine::decide_update() {
     outcome_.clip_factor = std::min(1.0, settings_.clip_norm / (outcome_.grad_norm + 1e-6));
   gradient_scale_ = static_cast<float>(outcome_.clip_factor / settings_.loss_scale);
   outcome_.optimizer_step = record_.optimizer_step + (outcome_.skipped ? 0 : 1);
+  if (outcome_.skipped || outcome_.clip_factor != 1) speculation_.miss();
 }
 
 Result<void> Engine::update(const Operation& operation) {
-  if (outcome_.skipped) return {};
   const PlanInput& input = plan_.input;
   const UnitInfo& unit = input.model.units[static_cast<std::size_t>(operation.unit)];
   const std::int64_t begin = operation.tile * input.tile_elements;
@@ -221,7 +226,10 @@ Result<void> Engine::commit() {
     settings_.loss_scaler->after_step(outcome_.skipped);
     settings_.loss_scaler->save(record);
   }
-  collect_times(outcome_, executor_->times_so_far());
+  (in_redo_ ? redo_times_ : times_) = executor_->times_so_far();
+  outcome_.early = speculation_.any_updated();
+  outcome_.redone = in_redo_ && !outcome_.skipped;
+  collect_times(outcome_, times_);
   if (settings_.metrics_row) record.metrics_row = settings_.metrics_row(outcome_);
   if (nvme_ != nullptr) {
     HEADRACE_RETURN_IF_ERROR(nvme_->commit_step(std::move(record), !outcome_.skipped));

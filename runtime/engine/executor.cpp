@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "core/process.h"
+#include "runtime/engine/stall.h"
 
 namespace headrace::runtime {
 
@@ -31,7 +32,7 @@ std::string describe(const Operation& operation) {
   return text;
 }
 
-Schedule::Schedule(const std::vector<Operation>& planned) : operations(&planned) {
+Schedule::Schedule(const std::vector<Operation>& planned, const Plan* owner) : operations(&planned), plan(owner) {
   dependents.resize(planned.size());
   num_dependencies.resize(planned.size());
   for (std::size_t i = 0; i < planned.size(); ++i) {
@@ -76,6 +77,7 @@ void Executor::begin(const Schedule& schedule) {
   schedule_ = &schedule;
   pending_ = schedule.num_dependencies;
   is_done_.assign(count, 0);
+  has_begun_.assign(count, 0);
   tickets_.resize(count);
   tickets_left_.assign(count, 0);
   spans_.assign(count, {});
@@ -126,6 +128,7 @@ void Executor::run_synchronous(int lane, std::unique_lock<std::mutex>& lock) {
     const Operation& operation = (*schedule_->operations)[static_cast<std::size_t>(id)];
     delay(lane, lock);
     spans_[static_cast<std::size_t>(id)].start = now();
+    has_begun_[static_cast<std::size_t>(id)] = 1;
     progress_ = Clock::now();
     lock.unlock();
     Result<void> result = run_(operation);
@@ -163,6 +166,7 @@ void Executor::start_one(int lane, OperationId id, std::unique_lock<std::mutex>&
   const Operation& operation = (*schedule_->operations)[i];
   delay(lane, lock);
   spans_[i].start = now();
+  has_begun_[i] = 1;
   progress_ = Clock::now();
   if (state.in_flight++ == 0) state.busy_since = Clock::now();
   lock.unlock();
@@ -239,15 +243,10 @@ void Executor::check_stall(const Operation* waiting) {
   const LaneState& compute = lanes_[static_cast<std::size_t>(index_of(Lane::kCompute))];
   const auto idle = Clock::now() - progress_;
   if (idle < options_.stall_deadline || compute.in_flight > 0 || error_.has_value()) return;
-  std::string missing;
-  for (const OperationId dependency : waiting->dependencies)
-    if (is_done_[static_cast<std::size_t>(dependency)] == 0) {
-      missing = describe((*schedule_->operations)[static_cast<std::size_t>(dependency)]);
-      break;
-    }
   fail(make_error(ErrorCode::kFailed,
-                  fmt::format("the step stands still: no operation began or ended for {:.0f} s; waiting for {}",
-                              std::chrono::duration<double>(idle).count(), missing.empty() ? "its lane" : missing),
+                  fmt::format("the step stands still: no operation began or ended for {:.0f} s; {}",
+                              std::chrono::duration<double>(idle).count(),
+                              describe_stall(*schedule_, *waiting, is_done_, has_begun_)),
                   "the last committed step is safe; start the same command again"),
        *waiting);
 }
@@ -274,6 +273,7 @@ Result<OperationId> Executor::acquire_next() {
   delay(kLane, lock);
   state.in_flight = 1;
   spans_[static_cast<std::size_t>(id)].start = now();
+  has_begun_[static_cast<std::size_t>(id)] = 1;
   return id;
 }
 

@@ -22,11 +22,13 @@
 
 namespace headrace::runtime {
 
-// Operations with what the lanes need to run them; made once per plan, immutable. Keeps a pointer to the operations.
+// Operations with what the lanes need to run them; made once per plan, immutable. Keeps pointers to its arguments.
 struct Schedule {
-  explicit Schedule(const std::vector<Operation>& planned);
+  // `owner` gives units and buffers their names in errors.
+  explicit Schedule(const std::vector<Operation>& planned, const Plan* owner = nullptr);
 
   const std::vector<Operation>* operations;
+  const Plan* plan;
   std::array<std::vector<OperationId>, kNumLanes> lanes;
   std::vector<std::vector<OperationId>> dependents;
   std::vector<std::int32_t> num_dependencies;
@@ -113,7 +115,7 @@ class Executor {
   std::uint64_t run_number_ = 0;
   bool stopping_ = false;
   std::vector<std::int32_t> pending_;
-  std::vector<char> is_done_;
+  std::vector<char> is_done_, has_begun_;
   std::vector<std::vector<io::Ticket>> tickets_;  // of operations in flight
   std::vector<std::int32_t> tickets_left_;
   std::vector<OperationSpan> spans_;

@@ -36,11 +36,26 @@ Result<void> check_budgets(const Plan& plan) {
   return {};
 }
 
+// A step with early updates ends in one of three ways: they stand, or all of it is done again, or nothing of it counts.
+Result<void> check_redo(const Plan& plan, const checking::StepCheck& step) {
+  if (plan.input.update != UpdatePolicy::kInBackward)
+    return plan.redo_operations.empty() ? Result<void>() : Result<void>(checking::fault("there is nothing to redo"));
+  HEADRACE_RETURN_IF_ERROR(checking::check_structure(plan, plan.redo_operations));
+  const checking::Order order(plan.redo_operations);
+  HEADRACE_RETURN_IF_ERROR(checking::check_conflicts(plan, plan.redo_operations, order));
+  using Phase = checking::StepCheck::Phase;
+  if (plan.input.can_clip)
+    HEADRACE_RETURN_IF_ERROR(checking::StepCheck(step).run_redo(plan.redo_operations, order, Phase::kAgain));
+  return checking::StepCheck(step).run_redo(plan.redo_operations, order, Phase::kDropped);
+}
+
 Result<void> check_operations(const Plan& plan, const std::vector<Operation>& operations, bool is_eval) {
   HEADRACE_RETURN_IF_ERROR(checking::check_structure(plan, operations));
   const checking::Order order(operations);
   HEADRACE_RETURN_IF_ERROR(checking::check_conflicts(plan, operations, order));
-  return checking::StepCheck(plan, operations, order, is_eval).run();
+  checking::StepCheck step(plan, operations, order, is_eval);
+  HEADRACE_RETURN_IF_ERROR(step.run());
+  return is_eval ? Result<void>() : check_redo(plan, step);
 }
 
 }  // namespace
@@ -48,6 +63,7 @@ Result<void> check_operations(const Plan& plan, const std::vector<Operation>& op
 Result<void> check_plan(const Plan& plan) {
   if (plan.input.group_size < 1 || plan.input.group_size > plan.input.micro_batches)
     return checking::fault(fmt::format("group size {} is not resolved", plan.input.group_size));
+  if (plan.input.update == UpdatePolicy::kAuto) return checking::fault("the update policy is not resolved");
   HEADRACE_RETURN_IF_ERROR(check_budgets(plan));
   HEADRACE_RETURN_IF_ERROR(checking::check_buffers(plan));
   HEADRACE_RETURN_IF_ERROR(check_operations(plan, plan.operations, false));

@@ -11,7 +11,8 @@ namespace headrace::runtime::checking {
 
 std::string describe(const Content& content) {
   const auto aged = [&](const char* what) {
-    return fmt::format("{} {} of unit {}", content.version == 0 ? "old" : "new", what, content.unit);
+    const char* const age = content.version == 0 ? "old" : content.version == 1 ? "new" : "exact";
+    return fmt::format("{} {} of unit {}", age, what, content.unit);
   };
   switch (content.kind) {
     case Content::Kind::kNothing: return "nothing";

@@ -15,7 +15,7 @@ namespace headrace::runtime::checking {
 struct Content {
   enum class Kind : std::uint8_t {
     kNothing,           // unknown or scratch
-    kWeights,           // of `unit`; version = 0 before the update, 1 after
+    kWeights,           // of `unit`; version = 0 before the update, 1 after, 2 when that was done again
     kOptimizer,         // of `unit`, index = tile; version as above
     kGradient,          // of `unit`; version = groups added so far
     kAccumulator,       // of `unit`, index = group; version = contributions so far

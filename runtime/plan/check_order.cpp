@@ -30,6 +30,7 @@ Lane right_lane(OperationKind kind) {
     case OperationKind::kBackward: return Lane::kCompute;
     case OperationKind::kGradientOut: return Lane::kDeviceToHost;
     case OperationKind::kNorm:
+    case OperationKind::kCopyState:
     case OperationKind::kUpdate: return Lane::kCpuOptimizer;
   }
   return Lane::kCollective;

@@ -70,6 +70,7 @@ Result<void> StepCheck::load_held() {
 Result<void> StepCheck::check_read_weights(const Operation& op) {
   const UnitState& unit = state(op.unit);
   if (plan_.input.weights_home != Home::kNvme) return fault("the weights are not on NVMe");
+  if (unit.any_update) return fault("reads weights whose update has begun");
   if (op.uses.size() != 1) return fault("reads more than the weights");
   HEADRACE_TRY(const BufferUse* weights, need(op, Role::kWeights, unit.weights_bytes, Access::kOverwrite));
   if (plan_.buffers[idx(weights->buffer)].held) return fault("reads what is held");
@@ -82,12 +83,12 @@ Result<void> StepCheck::check_read_weights(const Operation& op) {
 
 // The place on disk is one: writes and reads of it take turns.
 Result<void> StepCheck::check_spill(OperationId id) {
-  const Operation& op = operations_[idx(id)];
+  const Operation& op = (*operations_)[idx(id)];
   UnitState& unit = state(op.unit);
   if (!plan_.gradient_spilled[idx(op.unit)]) return fault("the gradient is not spilled");
   if (op.bytes != unit.gradient_disk_bytes)
     return fault(fmt::format("moves {} bytes instead of {}", op.bytes, unit.gradient_disk_bytes));
-  if (unit.spill_write >= 0 && !order_.holds(unit.spill_write, id))
+  if (unit.spill_write >= 0 && !order_->holds(unit.spill_write, id))
     return fault("may start before the last spill is complete");
   if (op.kind == OperationKind::kReadGradient) {
     if (op.group < 1 || unit.groups_spilled != op.group) return fault("reads the gradient of other groups");
@@ -99,7 +100,7 @@ Result<void> StepCheck::check_spill(OperationId id) {
   }
   if (op.group != unit.groups_spilled) return fault("spills out of turn");
   for (const OperationId read : unit.spill_reads)
-    if (!order_.holds(read, id)) return fault("overwrites a spill that may still be read");
+    if (!order_->holds(read, id)) return fault("overwrites a spill that may still be read");
   HEADRACE_TRY(const BufferUse* gradient, need(op, Role::kGradient, unit.gradient_bytes, Access::kRead));
   HEADRACE_RETURN_IF_ERROR(expect(*gradient, {Content::Kind::kGradient, op.unit, 0, op.group + 1}));
   unit.groups_spilled = op.group + 1;
@@ -110,7 +111,7 @@ Result<void> StepCheck::check_spill(OperationId id) {
 }
 
 Result<void> StepCheck::check_read_state(OperationId id) {
-  const Operation& op = operations_[idx(id)];
+  const Operation& op = (*operations_)[idx(id)];
   UnitState& unit = state(op.unit);
   if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(plan_.input, op.unit))
     return fault("the tile does not exist");
@@ -132,13 +133,15 @@ Result<void> StepCheck::check_read_state(OperationId id) {
       stream = StateStream::kGradient;
       content = {Content::Kind::kGradient, op.unit, 0, num_groups()};
       from = op.tile * plan_.input.tile_elements * dtype_bytes(plan_.input.gradient_dtype);
-      if (unit.groups_spilled != num_groups() || !order_.holds(unit.spill_write, id))
+      const bool complete = phase_ != Phase::kStep || order_->holds(unit.spill_write, id);
+      if (unit.groups_spilled != num_groups() || !complete)
         return fault("reads the spilled gradient before it is complete");
     }
     if (!stream) return fault(fmt::format("role {} is not on NVMe", static_cast<int>(use.role)));
     HEADRACE_TRY(const BufferUse* checked, need(op, use.role, extent(*stream, op.unit, op.tile), Access::kOverwrite));
-    if (plan_.buffers[idx(checked->buffer)].held) return fault("reads what is held");
-    write(*checked, content, from);
+    const bool held = plan_.buffers[idx(checked->buffer)].held;
+    if (held && phase_ == Phase::kStep) return fault("reads what is held");
+    if (phase_ != Phase::kDropped || held) write(*checked, content, from);
     bytes += on_disk(use.bytes);
   }
   if (op.bytes != bytes) return fault(fmt::format("moves {} bytes instead of {}", op.bytes, bytes));
@@ -152,18 +155,22 @@ Result<void> StepCheck::check_norm(OperationId id) {
   const auto trained = std::count_if(units_.begin(), units_.end(), [](const UnitState& unit) { return unit.trained; });
   if (last_outs_.size() != idx(trained)) return fault("comes before every gradient is complete");
   for (const OperationId out : last_outs_)
-    if (!order_.holds(out, id))
-      return fault("may start before " + checking::describe(operations_, out) + " is complete");
+    if (!order_->holds(out, id))
+      return fault("may start before " + checking::describe(*operations_, out) + " is complete");
   return {};
 }
 
 Result<void> StepCheck::check_update(OperationId id) {
-  const Operation& op = operations_[idx(id)];
+  const Operation& op = (*operations_)[idx(id)];
   UnitState& unit = state(op.unit);
   const PlanInput& input = plan_.input;
   if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(input, op.unit)) return fault("the tile does not exist");
   if (unit.updates[idx(op.tile)]++ > 0) return fault("is done twice");
-  if (norm_ < 0 || !order_.holds(norm_, id)) return fault("may start before the norm is known");
+  const bool early = phase_ == Phase::kStep && is_early();
+  if (!early && (norm_ < 0 || (phase_ == Phase::kStep && !order_->holds(norm_, id))))
+    return fault("may start before the norm is known");
+  unit.any_update = true;
+  const std::int64_t version = phase_ == Phase::kStep ? 1 : 2;
   const std::int64_t first = op.tile * input.tile_elements;
   const Bytes weights_from = first * dtype_bytes(input.weights_dtype),
               gradient_from = first * dtype_bytes(input.gradient_dtype);
@@ -177,8 +184,8 @@ Result<void> StepCheck::check_update(OperationId id) {
   if (unit.weights_needed_by_update)
     HEADRACE_RETURN_IF_ERROR(expect(*weights, {Content::Kind::kWeights, op.unit, 0, 0}, weights_from));
   HEADRACE_RETURN_IF_ERROR(expect(*gradient, {Content::Kind::kGradient, op.unit, 0, num_groups()}, gradient_from));
-  write(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, 1});
-  write(*weights, {Content::Kind::kWeights, op.unit, 0, 1}, weights_from);
+  write(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, version});
+  write(*weights, {Content::Kind::kWeights, op.unit, 0, version}, weights_from);
   return {};
 }
 
@@ -187,19 +194,20 @@ Result<void> StepCheck::check_write_state(const Operation& op) {
   const PlanInput& input = plan_.input;
   if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(input, op.unit)) return fault("the tile does not exist");
   if (unit.state_writes[idx(op.tile)]++ > 0) return fault("is done twice");
+  const std::int64_t version = phase_ == Phase::kStep ? 1 : 2;
   Bytes bytes = 0;
   std::size_t streams = 0;
   if (input.optimizer_home == Home::kNvme) {
     HEADRACE_TRY(const BufferUse* use,
                  need(op, Role::kOptimizer, extent(StateStream::kOptimizer, op.unit, op.tile), Access::kRead));
-    HEADRACE_RETURN_IF_ERROR(expect(*use, {Content::Kind::kOptimizer, op.unit, op.tile, 1}));
+    HEADRACE_RETURN_IF_ERROR(expect(*use, {Content::Kind::kOptimizer, op.unit, op.tile, version}));
     bytes += on_disk(use->bytes);
     ++streams;
   }
   if (input.weights_home == Home::kNvme) {
     HEADRACE_TRY(const BufferUse* use,
                  need(op, Role::kWeights, extent(StateStream::kWeights, op.unit, op.tile), Access::kRead));
-    HEADRACE_RETURN_IF_ERROR(expect(*use, {Content::Kind::kWeights, op.unit, 0, 1},
+    HEADRACE_RETURN_IF_ERROR(expect(*use, {Content::Kind::kWeights, op.unit, 0, version},
                                     op.tile * input.tile_elements * dtype_bytes(input.weights_dtype)));
     bytes += on_disk(use->bytes);
     ++streams;
@@ -213,10 +221,11 @@ Result<void> StepCheck::check_write_state(const Operation& op) {
 Result<void> StepCheck::check_commit(OperationId id) {
   commit_ = id;
   for (OperationId other = 0; other < id; ++other) {
-    const Operation& op = operations_[idx(other)];
-    const bool counts = op.lane == Lane::kNvmeWrite || op.lane == Lane::kCpuOptimizer;
-    if (counts && !order_.holds(other, id))
-      return fault("may start before " + checking::describe(operations_, other) + " is complete");
+    const Operation& op = (*operations_)[idx(other)];
+    const bool counts = op.lane == Lane::kNvmeWrite || op.lane == Lane::kCpuOptimizer ||
+                        (op.lane == Lane::kNvmeRead && phase_ != Phase::kStep);
+    if (counts && !order_->holds(other, id))
+      return fault("may start before " + checking::describe(*operations_, other) + " is complete");
   }
   return {};
 }
@@ -254,7 +263,8 @@ Result<void> StepCheck::check_end() {
 Result<void> StepCheck::check_held_at_end() {
   for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
     const UnitState& unit = units_[idx(u)];
-    const std::int64_t version = unit.trained && !is_eval_ ? 1 : 0;
+    const std::int64_t updated = phase_ == Phase::kStep ? 1 : phase_ == Phase::kAgain ? 2 : 0;
+    const std::int64_t version = unit.trained && !is_eval_ ? updated : 0;
     if (const BufferId id = plan_.held_weights[idx(u)]; id != kNoBuffer) {
       const Bytes offset = plan_.buffers[idx(id)].offset;
       HEADRACE_RETURN_IF_ERROR(

@@ -16,8 +16,8 @@ Content weights_of(UnitId unit) { return {Content::Kind::kWeights, unit, 0, 0}; 
 
 StepCheck::StepCheck(const Plan& plan, const std::vector<Operation>& operations, const Order& order, bool is_eval)
     : plan_(plan),
-      operations_(operations),
-      order_(order),
+      operations_(&operations),
+      order_(&order),
       is_eval_(is_eval),
       micro_batches_(is_eval ? plan.input.eval_micro_batches : plan.input.micro_batches) {
   const PlanInput& input = plan.input;
@@ -48,19 +48,25 @@ StepCheck::StepCheck(const Plan& plan, const std::vector<Operation>& operations,
 
 Result<void> StepCheck::run() {
   HEADRACE_RETURN_IF_ERROR(load_held());
-  for (OperationId id = 0; id < static_cast<OperationId>(operations_.size()); ++id)
-    if (auto result = check(id); !result.ok()) {
+  HEADRACE_RETURN_IF_ERROR(check_all());
+  return check_end();
+}
+
+Result<void> StepCheck::check_all() {
+  const char* const list = is_eval_ ? "evaluation, " : phase_ == Phase::kStep ? "" : "redo, ";
+  for (OperationId id = 0; id < static_cast<OperationId>(operations_->size()); ++id)
+    if (auto result = phase_ == Phase::kStep ? check(id) : check_in_redo(id); !result.ok()) {
       Error error = std::move(result).error();
       const std::string prefix = "the plan is wrong: ";
       const std::string what =
           error.message.rfind(prefix, 0) == 0 ? error.message.substr(prefix.size()) : error.message;
-      return fault(fmt::format("{}{}: {}", is_eval_ ? "evaluation, " : "", checking::describe(operations_, id), what));
+      return fault(fmt::format("{}{}: {}", list, checking::describe(*operations_, id), what));
     }
-  return check_end();
+  return {};
 }
 
 Result<void> StepCheck::check(OperationId id) {
-  const Operation& op = operations_[idx(id)];
+  const Operation& op = (*operations_)[idx(id)];
   const bool needs_unit = op.kind != OperationKind::kNorm && op.kind != OperationKind::kCommit;
   if (needs_unit && (op.unit < 0 || idx(op.unit) >= units_.size())) return fault("the unit does not exist");
   const bool only_in_step = op.kind != OperationKind::kForward && op.kind != OperationKind::kReadWeights &&
@@ -81,6 +87,7 @@ Result<void> StepCheck::check(OperationId id) {
       return check_gradient_out(op);
     case OperationKind::kNorm: return check_norm(id);
     case OperationKind::kUpdate: return check_update(id);
+    case OperationKind::kCopyState: return check_copy_state(op);
     case OperationKind::kCommit: return check_commit(id);
   }
   return {};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of the plan checker: runs the operations of a step or an evaluation on symbolic contents and verifies that each
-// one finds what it should, that everything happens exactly once, and what is in memory and on disk at the end.
+// Part of the plan checker: runs the operations of a step, of its redo, or of an evaluation on symbolic contents and
+// verifies that each one finds what it should, that everything happens exactly once, and what is in memory and on disk
+// at the end.
 #pragma once
 
 #include <array>
@@ -13,10 +14,15 @@
 
 namespace headrace::runtime::checking {
 
+// Copies go on from the contents at which the original stands.
 class StepCheck {
  public:
   StepCheck(const Plan& plan, const std::vector<Operation>& operations, const Order& order, bool is_eval);
   [[nodiscard]] Result<void> run();
+  // After run() of a step with early updates: all of it is done again, or the step is dropped and only what is in
+  // memory comes back (updates and writes are then passed over). All operations of the step are complete before.
+  enum class Phase : std::uint8_t { kStep, kAgain, kDropped };
+  [[nodiscard]] Result<void> run_redo(const std::vector<Operation>& operations, const Order& order, Phase phase);
 
  private:
   struct UnitState {
@@ -32,9 +38,15 @@ class StepCheck {
     std::vector<OperationId> spill_reads;                          // since that write
     std::vector<bool> forward_done, backward_done;                 // per micro-batch
     std::vector<std::int32_t> state_reads, updates, state_writes;  // per tile
+    bool any_update = false;
   };
 
+  [[nodiscard]] Result<void> check_all();
   [[nodiscard]] Result<void> check(OperationId id);
+  [[nodiscard]] Result<void> check_in_redo(OperationId id);
+  [[nodiscard]] Result<void> check_copy_state(const Operation& op);
+  [[nodiscard]] Result<void> check_redo_end();
+  [[nodiscard]] bool is_early() const noexcept { return plan_.input.update == UpdatePolicy::kInBackward; }
   [[nodiscard]] Result<void> check_compute(const Operation& op);
   [[nodiscard]] Result<void> check_forward(const Operation& op);
   [[nodiscard]] Result<void> check_backward(const Operation& op);
@@ -69,9 +81,10 @@ class StepCheck {
   [[nodiscard]] std::int32_t num_groups() const noexcept;
 
   const Plan& plan_;
-  const std::vector<Operation>& operations_;
-  const Order& order_;
+  const std::vector<Operation>* operations_;
+  const Order* order_;
   bool is_eval_;
+  Phase phase_ = Phase::kStep;
   std::int32_t micro_batches_;
   std::array<Memory, 2> slabs_;  // device, host
   std::vector<UnitState> units_;

@@ -75,8 +75,9 @@ std::vector<std::int32_t> group_sizes(const PlanInput& input) {
 }
 
 // Climbs while the budget allows. Nothing when the lowest rung does not fit; then `smallest` learns its needs.
-std::optional<Found> climb(const Facts& facts, std::int32_t group_size, std::optional<Smallest>& smallest) {
-  Ladder ladder(facts, group_size);
+std::optional<Found> climb(const Facts& facts, std::int32_t group_size, UpdatePolicy update,
+                           std::optional<Smallest>& smallest) {
+  Ladder ladder(facts, group_size, update);
   const Smallest needs = needs_of(*facts.input, ladder.rung());
   if (!smallest || needs.host < smallest->host) smallest = needs;
   if (!fits(*facts.input, ladder.rung())) return std::nullopt;
@@ -100,6 +101,24 @@ bool is_better(const Found& a, const Found& b) {
   return a.timeline.group_size > b.timeline.group_size;
 }
 
+// The best over all group sizes.
+std::optional<Found> best_of(const Facts& facts, UpdatePolicy update, std::optional<Smallest>& smallest) {
+  std::optional<Found> best;
+  for (const std::int32_t size : group_sizes(*facts.input)) {
+    std::optional<Found> found = climb(facts, size, update, smallest);
+    if (found && (!best || is_better(*found, *best))) best = std::move(found);
+  }
+  return best;
+}
+
+// Early updates hide what the disk does for the update behind the backward pass, and take memory for that, which then
+// saves no reads elsewhere. So many bytes more are made up for; a step that the disk bounds is slower by that share at
+// most.
+bool is_worth(const Found& early, const Found& late) {
+  constexpr Bytes kShare = 8;
+  return early.nvme_bytes <= late.nvme_bytes + late.nvme_bytes / kShare && early.recomputed <= late.recomputed;
+}
+
 std::string whole_mebibytes(Bytes bytes) { return fmt::format("{}MiB", ceil_div(bytes, kMiB)); }
 
 Error does_not_fit(const Facts& facts, const Smallest& smallest) {
@@ -118,11 +137,16 @@ Error does_not_fit(const Facts& facts, const Smallest& smallest) {
   std::string works;
   if (host) works += "memory.host=" + whole_mebibytes(smallest.host + input.program_spread_bytes);
   if (device) works += std::string(host ? " " : "") + "memory.device=" + whole_mebibytes(smallest.device);
+  std::string early;
+  if (input.update == UpdatePolicy::kInBackward)
+    early = facts.nvme_weights && facts.nvme_optimizer
+                ? "\nschedule.update=after_backward needs less: no tiles beside the backward pass"
+                : "\nschedule.update=after_backward needs less: no second copy of state at home in memory";
   Error error = make_error(
       ErrorCode::kDoesNotFit, std::move(message),
-      fmt::format("the largest unit ({}, {}) is needed with its gradient and its activations{}\nworks with: {}",
+      fmt::format("the largest unit ({}, {}) is needed with its gradient and its activations{}{}\nworks with: {}",
                   facts.info(largest).name, format_bytes(facts.unit(largest).weights_bytes),
-                  facts.any_nvme ? " and 2 tiles" : ", and all state stays in host memory", works));
+                  facts.any_nvme ? " and 2 tiles" : ", and all state stays in host memory", early, works));
   error.smallest_host_bytes = smallest.host + input.program_spread_bytes;
   error.smallest_device_bytes = smallest.device;
   return error;
@@ -189,6 +213,7 @@ Plan make_plan(const Facts& facts, const Found& found) {
   Plan plan;
   plan.input = *facts.input;
   plan.input.group_size = found.timeline.group_size;
+  plan.input.update = found.timeline.early ? UpdatePolicy::kInBackward : UpdatePolicy::kAfterBackward;
   if (found.recomputed == 0) {
     plan.input.activations = ActivationPolicy::kKeep;
   } else if (found.recomputed == found.recomputable) {
@@ -199,6 +224,10 @@ Plan make_plan(const Facts& facts, const Found& found) {
   emit.device_ids = append(plan.buffers, rung.device.buffers, 0);
   plan.operations = emit_operations(emit);
   planning::add_dependencies(plan.operations, plan.buffers);
+  if (found.timeline.early) {
+    plan.redo_operations = emit_redo(emit);
+    planning::add_dependencies(plan.redo_operations, plan.buffers);
+  }
   plan.keep_activations = rung.choices.keep;
   plan.gradient_spilled = rung.choices.spilled;
   plan.held_weights = rung.host.held_weights;
@@ -215,14 +244,17 @@ Plan make_plan(const Facts& facts, const Found& found) {
 Result<Plan> compile_plan(const PlanInput& input) {
   HEADRACE_RETURN_IF_ERROR(planning::validate(input));
   const Facts facts = planning::make_facts(input);
-  HEADRACE_RETURN_IF_ERROR(check_ties(facts, planning::make_step_timeline(facts, input.micro_batches)));
-  std::optional<Found> best;
+  HEADRACE_RETURN_IF_ERROR(
+      check_ties(facts, planning::make_step_timeline(facts, input.micro_batches, UpdatePolicy::kAfterBackward)));
   std::optional<Smallest> smallest;
-  for (const std::int32_t size : group_sizes(input)) {
-    std::optional<Found> found = climb(facts, size, smallest);
-    if (found && (!best || is_better(*found, *best))) best = std::move(found);
-  }
+  const bool is_auto = input.update == UpdatePolicy::kAuto;
+  std::optional<Found> best = best_of(facts, is_auto ? UpdatePolicy::kAfterBackward : input.update, smallest);
   if (!best) return does_not_fit(facts, *smallest);
+  if (is_auto && facts.nvme_optimizer) {  // else there is nothing that an early update would hide
+    std::optional<Smallest> other;        // in groups of the same size, so that the policy changes no bit
+    std::optional<Found> early = climb(facts, best->timeline.group_size, UpdatePolicy::kInBackward, other);
+    if (early && is_worth(*early, *best)) best = std::move(early);
+  }
   return make_plan(facts, *best);
 }
 

@@ -2,14 +2,24 @@
 #include "runtime/plan/emit.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "core/check.h"
+#include "runtime/plan/emit_tiles.h"
 
 namespace headrace::runtime::planning {
 
 namespace {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
+
+// The last operation of a list: after every write, and after `others`.
+void add_commit(std::vector<Operation>& operations, std::vector<OperationId> others) {
+  std::erase(others, -1);
+  for (std::size_t id = 0; id < operations.size(); ++id)
+    if (operations[id].lane == Lane::kNvmeWrite) others.push_back(static_cast<OperationId>(id));
+  add_operation(operations, OperationKind::kCommit, Lane::kNvmeWrite, -1).dependencies = std::move(others);
+}
 
 // The stages that compute: forward and backward with the moves that serve them.
 class Emitter {
@@ -32,10 +42,11 @@ class Emitter {
     for (UnitId u = 0; u < facts_.num_units(); ++u)
       for (const Accumulation& accumulation : timeline_.accumulations[at(u)])
         leaving_[at(accumulation.last_stage)].push_back(u);
-    collect_tiles();
     host_cursor_ = cursors(host_.runs, facts_.units.size());
     device_cursor_ = cursors(device_.runs, facts_.units.size());
     last_spill_.assign(facts_.units.size(), -1);
+    if (!timeline_.is_eval)
+      tiles_.emplace(in_, timeline_.early ? UpdatePass::kEarly : UpdatePass::kAfterNorm, operations_, last_spill_);
   }
 
   std::vector<Operation> emit() {
@@ -43,20 +54,17 @@ class Emitter {
       start_stage(s);
       compute_stage(s);
       if (timeline_.is_eval) continue;
+      // Where gradients leave the device late, so does the update that follows them: memory is given back in this order
+      // (early_update_end).
+      if (timeline_.early && choices_.overlap_out) update_units_before(s);
       for (const UnitId unit : leaving_[at(s)]) gradient_out(unit, s);
+      if (timeline_.early && !choices_.overlap_out && s + 1 < timeline_.num_compute) update_units_before(s + 1);
     }
-    if (!timeline_.is_eval) update_all();
+    if (!timeline_.is_eval) end_step();
     return std::move(operations_);
   }
 
  private:
-  struct Tile {
-    UnitId unit = -1;
-    std::int64_t tile = 0;
-    TileNeeds needs;
-    BufferId ring = kNoBuffer;
-  };
-
   static void sort_by_use(std::vector<std::size_t>& list, const std::vector<Run>& runs) {
     std::stable_sort(list.begin(), list.end(),
                      [&](std::size_t a, std::size_t b) { return runs[a].first < runs[b].first; });
@@ -65,20 +73,10 @@ class Emitter {
   [[nodiscard]] BufferId host_id(BufferId id) const { return id == kNoBuffer ? kNoBuffer : in_.host_ids[at(id)]; }
   [[nodiscard]] BufferId device_id(BufferId id) const { return id == kNoBuffer ? kNoBuffer : in_.device_ids[at(id)]; }
 
-  Operation& add(OperationKind kind, Lane lane, UnitId unit) {
-    Operation operation;
-    operation.kind = kind;
-    operation.lane = lane;
-    operation.unit = unit;
-    operations_.push_back(std::move(operation));
-    return operations_.back();
-  }
+  Operation& add(OperationKind kind, Lane lane, UnitId unit) { return add_operation(operations_, kind, lane, unit); }
   [[nodiscard]] OperationId last_id() const { return static_cast<OperationId>(operations_.size()) - 1; }
-
-  enum class Access : std::uint8_t { kRead, kOverwrite, kUpdate };
   static void use(Operation& operation, Role role, BufferId buffer, Bytes offset, Bytes bytes, Access access) {
-    if (buffer == kNoBuffer) return;
-    operation.uses.push_back({role, buffer, offset, bytes, access != Access::kRead, access != Access::kOverwrite});
+    add_use(operation, role, buffer, offset, bytes, access);
   }
 
   // Walks a unit's runs visit by visit.
@@ -131,7 +129,7 @@ class Emitter {
       use(copy, Role::kDestination, device_id(device_.run_buffers[i]), 0, facts_.unit(unit).weights_bytes,
           Access::kOverwrite);
     }
-    if (!timeline_.is_eval && host_.ring_before_norm && s + 1 == timeline_.num_compute) issue_first_tiles(true);
+    if (!timeline_.is_eval && host_.ring_ahead && s == first_update_stage()) tiles_->issue_first(timeline_.early);
   }
 
   void compute_stage(std::int32_t s) {
@@ -228,6 +226,8 @@ class Emitter {
         out.first ? Access::kOverwrite : Access::kUpdate);
     if (out.last) last_out_.push_back(last_id());
     if (!choices_.spilled[at(unit)]) return;
+    // An early update takes the whole gradient from memory; where nothing is ever clipped that is the only one.
+    if (out.last && timeline_.early && !facts_.input->can_clip) return;
     Operation& write = add(OperationKind::kWriteGradient, Lane::kNvmeWrite, unit);
     write.group = group;
     write.bytes = facts_.unit(unit).gradient_disk_bytes;
@@ -235,117 +235,26 @@ class Emitter {
     last_spill_[at(unit)] = last_id();
   }
 
-  void collect_tiles() {
-    if (timeline_.is_eval) return;
-    resident_ = host_.held_weights;
-    for (std::size_t i = 0; i < host_.runs.size(); ++i)
-      if (host_.runs[i].into_update) resident_[at(host_.runs[i].unit)] = host_.run_buffers[i];
-    std::size_t in_ring = 0;
-    for (UnitId u = 0; u < facts_.num_units(); ++u) {
-      if (!facts_.unit(u).trained) continue;
-      for (std::int64_t t = 0; t < facts_.unit(u).tiles; ++t) {
-        Tile tile{u, t, tile_needs(facts_, choices_, u, t, resident_[at(u)] != kNoBuffer), kNoBuffer};
-        if (tile.needs.any_buffer()) {
-          tile.ring = host_.ring[in_ring++ % host_.ring.size()];
-          ring_tiles_.push_back(tiles_.size());
-        }
-        tiles_.push_back(tile);
-      }
+  // The stage at whose start the first tiles are read.
+  [[nodiscard]] std::int32_t first_update_stage() const {
+    return timeline_.early ? timeline_.last_stage(tiles_->units().front()) : timeline_.num_compute - 1;
+  }
+
+  // Early updates of the units whose gradient was complete before stage `s`.
+  void update_units_before(std::int32_t s) {
+    const std::vector<UnitId>& units = tiles_->units();
+    for (; num_updated_ < units.size() && timeline_.last_stage(units[num_updated_]) < s; ++num_updated_) {
+      tiles_->issue_first(true);
+      tiles_->update_next_unit(-1);
     }
   }
 
-  struct TilePlace {
-    BufferId buffer = kNoBuffer;
-    Bytes offset = 0;
-  };
-  struct TilePlaces {
-    TilePlace weights, optimizer, gradient;
-  };
-  [[nodiscard]] TilePlaces places(const Tile& tile) const {
-    const TileFacts& sizes = facts_.tile(tile.unit, tile.tile);
-    TilePlaces places;
-    Bytes next = 0;
-    const auto in_ring = [&](bool needed, TilePlace& place, Bytes bytes) {
-      if (!needed) return;
-      place = {host_id(tile.ring), next};
-      next += bytes;
-    };
-    const std::int64_t first = tile.tile * facts_.input->tile_elements;
-    places.weights = {host_id(resident_[at(tile.unit)]), first * dtype_bytes(facts_.input->weights_dtype)};
-    places.optimizer = {host_id(host_.held_optimizer[at(tile.unit)][at(tile.tile)]), 0};
-    places.gradient = {host_id(host_.gradients[at(tile.unit)].back()),
-                       first * dtype_bytes(facts_.input->gradient_dtype)};
-    in_ring(tile.needs.buffer_optimizer, places.optimizer, sizes.optimizer);
-    in_ring(tile.needs.buffer_weights, places.weights, sizes.weights);
-    in_ring(tile.needs.buffer_gradient, places.gradient, sizes.gradient);
-    return places;
-  }
-
-  // Starts the ring: as many tiles as it has buffers. Before the last stage has computed, only those whose gradient
-  // does not come from disk.
-  void issue_first_tiles(bool before_norm) {
-    while (issued_ < host_.ring.size() && issued_ < ring_tiles_.size()) {
-      if (before_norm && tiles_[ring_tiles_[issued_]].needs.buffer_gradient) return;
-      issue_tile();
-    }
-  }
-
-  void issue_tile() {
-    if (issued_ >= ring_tiles_.size()) return;
-    const Tile& tile = tiles_[ring_tiles_[issued_++]];
-    if (!tile.needs.any_read()) return;
-    const TileFacts& sizes = facts_.tile(tile.unit, tile.tile);
-    const TilePlaces place = places(tile);
-    Operation& read = add(OperationKind::kReadState, Lane::kNvmeRead, tile.unit);
-    read.tile = tile.tile;
-    const auto part = [&](bool needed, Role role, const TilePlace& where, Bytes bytes) {
-      if (!needed) return;
-      use(read, role, where.buffer, where.offset, bytes, Access::kOverwrite);
-      read.bytes += facts_.disk(bytes);
-    };
-    part(tile.needs.buffer_optimizer, Role::kOptimizer, place.optimizer, sizes.optimizer);
-    part(tile.needs.read_weights, Role::kWeights, place.weights, sizes.weights);
-    part(tile.needs.buffer_gradient, Role::kGradient, place.gradient, sizes.gradient);
-    if (tile.needs.buffer_gradient) read.dependencies.push_back(last_spill_[at(tile.unit)]);
-  }
-
-  void update_all() {
-    issue_first_tiles(false);
+  void end_step() {
+    tiles_->issue_first(true);
     add(OperationKind::kNorm, Lane::kCpuOptimizer, -1).dependencies = last_out_;
     const OperationId norm = last_id();
-    for (const Tile& tile : tiles_) {
-      update_tile(tile, norm);
-      if (tile.ring != kNoBuffer) issue_tile();
-    }
-    const OperationId last_update = last_cpu_;
-    Operation& commit = add(OperationKind::kCommit, Lane::kNvmeWrite, -1);
-    for (OperationId id = 0; id < last_id(); ++id)
-      if (operations_[at(id)].lane == Lane::kNvmeWrite) commit.dependencies.push_back(id);
-    commit.dependencies.push_back(norm);
-    commit.dependencies.push_back(last_update);
-  }
-
-  void update_tile(const Tile& tile, OperationId norm) {
-    const TileFacts& sizes = facts_.tile(tile.unit, tile.tile);
-    const TilePlaces place = places(tile);
-    Operation& update = add(OperationKind::kUpdate, Lane::kCpuOptimizer, tile.unit);
-    update.tile = tile.tile;
-    update.dependencies.push_back(norm);
-    use(update, Role::kOptimizer, place.optimizer.buffer, place.optimizer.offset, sizes.optimizer, Access::kUpdate);
-    use(update, Role::kWeights, place.weights.buffer, place.weights.offset, sizes.weights,
-        facts_.unit(tile.unit).update_reads_weights ? Access::kUpdate : Access::kOverwrite);
-    use(update, Role::kGradient, place.gradient.buffer, place.gradient.offset, sizes.gradient, Access::kRead);
-    last_cpu_ = last_id();
-    if (!facts_.any_nvme) return;
-    Operation& write = add(OperationKind::kWriteState, Lane::kNvmeWrite, tile.unit);
-    write.tile = tile.tile;
-    const auto part = [&](bool needed, Role role, const TilePlace& where, Bytes bytes) {
-      if (!needed) return;
-      use(write, role, where.buffer, where.offset, bytes, Access::kRead);
-      write.bytes += facts_.disk(bytes);
-    };
-    part(facts_.nvme_optimizer, Role::kOptimizer, place.optimizer, sizes.optimizer);
-    part(facts_.nvme_weights, Role::kWeights, place.weights, sizes.weights);
+    tiles_->update_all(timeline_.early ? -1 : norm);
+    add_commit(operations_, {norm, tiles_->last_update()});
   }
 
   const EmitInput& in_;
@@ -359,15 +268,25 @@ class Emitter {
   std::vector<std::vector<UnitId>> leaving_;              // per stage: units whose accumulator is complete after it
   std::vector<Cursor> host_cursor_, device_cursor_;       // per unit
   std::vector<OperationId> last_spill_, last_out_;
-  std::vector<BufferId> resident_;  // per unit: the buffer that has its weights during the update
-  std::vector<Tile> tiles_;
-  std::vector<std::size_t> ring_tiles_;  // those that pass through the ring, in order
-  std::size_t issued_ = 0;
-  OperationId last_cpu_ = -1;
+  std::optional<TileEmitter> tiles_;
+  std::size_t num_updated_ = 0;  // units, early
 };
 
 }  // namespace
 
 std::vector<Operation> emit_operations(const EmitInput& input) { return Emitter(input).emit(); }
+
+std::vector<Operation> emit_redo(const EmitInput& input) {
+  std::vector<Operation> operations;
+  const std::vector<OperationId> no_spill;  // all of it was complete before
+  TileEmitter tiles(input, UpdatePass::kRedo, operations, no_spill);
+  tiles.issue_first(true);
+  tiles.update_all(-1);
+  std::vector<OperationId> before_commit{tiles.last_update()};
+  for (std::size_t id = 0; id < operations.size(); ++id)  // some only bring back what is held
+    if (operations[id].lane == Lane::kNvmeRead) before_commit.push_back(static_cast<OperationId>(id));
+  add_commit(operations, std::move(before_commit));
+  return operations;
+}
 
 }  // namespace headrace::runtime::planning

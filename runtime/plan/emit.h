@@ -20,6 +20,8 @@ struct EmitInput {
 
 // In global order, with the dependencies that no memory shows (spilled gradients on disk, the norm, the commit).
 [[nodiscard]] std::vector<Operation> emit_operations(const EmitInput& input);
+// Plan::redo_operations of a step with early updates.
+[[nodiscard]] std::vector<Operation> emit_redo(const EmitInput& input);
 
 // Adds what overlapping bytes demand and drops what lane order or other dependencies imply.
 void add_dependencies(std::vector<Operation>& operations, const std::vector<Buffer>& buffers);

@@ -19,13 +19,6 @@ Buffer buffer_of(BufferKind kind, Tier tier, UnitId unit, Bytes bytes, bool held
   return buffer;
 }
 
-// What leaves the device during a stage stays a stage longer when moves overlap with compute, so that the next stage
-// needs not wait for it.
-std::int64_t out_end(const Timeline& timeline, const Choices& choices, std::int32_t stage) {
-  if (!choices.overlap_out || stage + 1 >= timeline.num_compute) return timeline.stage(stage).out();
-  return timeline.stage(stage + 1).last_compute();
-}
-
 void add_held(HostLayout& layout, const Facts& facts, const Choices& choices) {
   layout.held_weights.assign(facts.units.size(), kNoBuffer);
   layout.held_optimizer.resize(facts.units.size());
@@ -42,11 +35,13 @@ void add_held(HostLayout& layout, const Facts& facts, const Choices& choices) {
   }
 }
 
-void add_weights(HostLayout& layout, const Facts& facts, const Timeline& timeline) {
+void add_weights(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
   for (const Run& run : layout.runs) {
     const Stage& last = timeline.stage(run.last);
     Life life{timeline.stage(run.start).time, facts.input->force_copies ? last.time : last.last_compute()};
-    if (run.into_update) life.end = timeline.stage(timeline.update_stage(run.unit)).time;
+    if (run.into_update)
+      life.end = timeline.early ? std::max(life.end, early_update_end(timeline, choices, run.unit))
+                                : timeline.stage(timeline.update_stage(run.unit)).time;
     layout.run_buffers.push_back(
         layout.add(buffer_of(BufferKind::kWeights, Tier::kHost, run.unit, facts.unit(run.unit).weights_bytes), life));
   }
@@ -59,8 +54,10 @@ void add_gradients(HostLayout& layout, const Facts& facts, const Timeline& timel
     if (accumulations.empty()) continue;
     const Buffer buffer = buffer_of(BufferKind::kGradient, Tier::kHost, u, facts.unit(u).gradient_bytes);
     if (!choices.spilled[at(u)]) {
-      const Life life{timeline.stage(accumulations.front().last_stage).out(),
-                      timeline.stage(timeline.update_stage(u)).time};
+      const bool done_early = timeline.early && !facts.input->can_clip;  // nothing is ever done again with it
+      const Life life{
+          timeline.stage(accumulations.front().last_stage).out(),
+          done_early ? early_update_end(timeline, choices, u) : timeline.stage(timeline.update_stage(u)).time};
       layout.gradients[at(u)].assign(accumulations.size(), layout.add(buffer, life));
       continue;
     }
@@ -72,33 +69,81 @@ void add_gradients(HostLayout& layout, const Facts& facts, const Timeline& timel
   }
 }
 
-void add_ring(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
+// Tile buffers for one pass over the tiles.
+struct RingShape {
+  Bytes slot = 0;
+  std::int64_t tiles = 0;  // that pass through it
+  UnitId first = -1;       // the first unit, in the order of the pass, with such a tile
+};
+
+RingShape ring_shape(const Facts& facts, const Choices& choices, const std::vector<bool>& resident,
+                     const std::vector<UnitId>& units, UpdatePass pass) {
+  RingShape shape;
+  for (const UnitId u : units) {
+    // Tiles differ in length (the last one) and in whether their optimizer state is held (the first ones).
+    const std::int64_t count = facts.unit(u).tiles, streamed = std::min(choices.held_tiles[at(u)], count - 1);
+    bool all = false;
+    for (const std::int64_t t : {std::int64_t{0}, streamed, count - 1}) {
+      const TileNeeds needs = tile_needs(facts, choices, u, t, resident[at(u)], pass);
+      const TileFacts& tile = facts.tile(u, t);
+      shape.slot = std::max(shape.slot, (needs.buffer_optimizer ? tile.optimizer : 0) +
+                                            (needs.buffer_weights ? tile.weights : 0) +
+                                            (needs.buffer_gradient ? tile.gradient : 0));
+      all = needs.buffer_weights || needs.buffer_gradient;
+    }
+    const std::int64_t in_ring = all ? count : count - std::min(choices.held_tiles[at(u)], count);
+    if (in_ring > 0 && shape.first < 0) shape.first = u;
+    shape.tiles += in_ring;
+  }
+  return shape;
+}
+
+void add_ring(HostLayout& layout, std::vector<BufferId>& ring, const RingShape& shape, std::int64_t buffers,
+              Life life) {
+  for (std::int64_t i = 0; i < std::min(shape.tiles, buffers); ++i)
+    ring.push_back(layout.add(buffer_of(BufferKind::kTile, Tier::kHost, -1, shape.slot), life));
+}
+
+void add_rings(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
   std::vector<bool> resident = choices.held_weights;
   for (const Run& run : layout.runs)
     if (run.into_update) resident[at(run.unit)] = true;
-  std::int64_t tiles = 0;
-  Bytes slot = 0;
-  UnitId first = -1;
-  for (UnitId u = 0; u < facts.num_units(); ++u) {
-    if (!facts.unit(u).trained) continue;
-    // Tiles differ in length (the last one) and in whether their optimizer state is held (the first ones).
-    const std::int64_t count = facts.unit(u).tiles, streamed = std::min(choices.held_tiles[at(u)], count - 1);
-    for (const std::int64_t t : {std::int64_t{0}, streamed, count - 1}) {
-      const TileNeeds needs = tile_needs(facts, choices, u, t, resident[at(u)]);
-      const TileFacts& tile = facts.tile(u, t);
-      slot = std::max(slot, (needs.buffer_optimizer ? tile.optimizer : 0) + (needs.buffer_weights ? tile.weights : 0) +
-                                (needs.buffer_gradient ? tile.gradient : 0));
-    }
-    const bool all = !resident[at(u)] || choices.spilled[at(u)];
-    const std::int64_t in_ring = all ? count : count - std::min(choices.held_tiles[at(u)], count);
-    if (in_ring > 0 && first < 0) first = u;
-    tiles += in_ring;
+  std::vector<UnitId> units = timeline.units_by_gradient();
+  if (!timeline.early) std::sort(units.begin(), units.end());
+  const UpdatePass pass = timeline.early ? UpdatePass::kEarly : UpdatePass::kAfterNorm;
+  const RingShape shape = ring_shape(facts, choices, resident, units, pass);
+  layout.ring_ahead =
+      choices.prefetch_units > 0 && shape.first >= 0 && (timeline.early || !choices.spilled[at(shape.first)]);
+  Life life{timeline.norm_time, timeline.end_time};
+  if (timeline.early) {
+    const Stage& stage = timeline.stage(timeline.last_stage(units.front()));
+    life = {layout.ring_ahead ? stage.time : stage.out(), timeline.norm_time};
+  } else if (layout.ring_ahead) {
+    life.begin = timeline.stage(timeline.num_compute - 1).time;
   }
-  layout.ring_before_norm = choices.prefetch_units > 0 && first >= 0 && !choices.spilled[at(first)];
-  const std::int64_t begin =
-      layout.ring_before_norm ? timeline.stage(timeline.num_compute - 1).time : timeline.norm_time;
-  for (std::int64_t i = 0; i < std::min<std::int64_t>(tiles, choices.tile_buffers); ++i)
-    layout.ring.push_back(layout.add(buffer_of(BufferKind::kTile, Tier::kHost, -1, slot), {begin, timeline.end_time}));
+  add_ring(layout, layout.ring, shape, choices.tile_buffers, life);
+  if (!timeline.early || !facts.input->can_clip) return;
+  const RingShape redo = ring_shape(facts, choices, choices.held_weights, units, UpdatePass::kRedo);
+  add_ring(layout, layout.redo_ring, redo, choices.tile_buffers,
+           {timeline.stage(timeline.num_compute).time, timeline.end_time});
+}
+
+// A tile on NVMe has its old state in the other slot; one at home in memory needs a second copy until the step is
+// decided.
+void add_old_state(HostLayout& layout, const Facts& facts, const Timeline& timeline) {
+  layout.old_weights.assign(facts.units.size(), kNoBuffer);
+  layout.old_optimizer = layout.old_weights;
+  if (!timeline.early) return;
+  for (const UnitId u : timeline.units_by_gradient()) {
+    const Life life{timeline.stage(timeline.last_stage(u)).out(), timeline.end_time};
+    if (!facts.nvme_weights)
+      layout.old_weights[at(u)] =
+          layout.add(buffer_of(BufferKind::kOldState, Tier::kHost, u, facts.unit(u).weights_bytes), life);
+    if (facts.nvme_optimizer) continue;
+    const Bytes bytes =
+        (facts.unit(u).tiles - 1) * facts.unit(u).full_tile.optimizer + facts.unit(u).last_tile.optimizer;
+    layout.old_optimizer[at(u)] = layout.add(buffer_of(BufferKind::kOldState, Tier::kHost, u, bytes), life);
+  }
 }
 
 void add_activations(DeviceLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
@@ -168,10 +213,11 @@ HostLayout make_host_layout(const Facts& facts, const Timeline& timeline, const 
   HostLayout layout;
   layout.runs = host_runs(facts, timeline, choices, device);
   add_held(layout, facts, choices);
-  add_weights(layout, facts, timeline);
+  add_weights(layout, facts, timeline, choices);
   if (!timeline.is_eval) {
     add_gradients(layout, facts, timeline, choices);
-    add_ring(layout, facts, timeline, choices);
+    add_rings(layout, facts, timeline, choices);
+    add_old_state(layout, facts, timeline);
   }
   layout.slab_bytes = place(layout.buffers, layout.lives);
   return layout;

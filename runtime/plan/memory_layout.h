@@ -28,7 +28,9 @@ struct HostLayout : TierLayout {
   std::vector<std::vector<BufferId>> held_optimizer;  // per unit and tile
   std::vector<std::vector<BufferId>> gradients;       // per unit and group; the same in all groups unless spilled
   std::vector<BufferId> ring;                         // tile buffers
-  bool ring_before_norm = false;                      // the first tiles are read while the last stage computes
+  bool ring_ahead = false;          // the first tiles are read while the stage before the first update computes
+  std::vector<BufferId> redo_ring;  // of the redo of early updates
+  std::vector<BufferId> old_weights, old_optimizer;  // per unit: state at home in memory while early updates may fail
 };
 
 struct DeviceLayout : TierLayout {

@@ -32,6 +32,7 @@ const char* buffer_kind_name(BufferKind kind) noexcept {
     case BufferKind::kBoundaryGradient: return "boundary_gradient";
     case BufferKind::kSaved: return "saved";
     case BufferKind::kWorkspace: return "workspace";
+    case BufferKind::kOldState: return "old_state";
   }
   return "unknown";
 }
@@ -49,6 +50,7 @@ const char* operation_kind_name(OperationKind kind) noexcept {
     case OperationKind::kGradientOut: return "gradient_out";
     case OperationKind::kNorm: return "norm";
     case OperationKind::kUpdate: return "update";
+    case OperationKind::kCopyState: return "copy_state";
     case OperationKind::kCommit: return "commit";
   }
   return "unknown";

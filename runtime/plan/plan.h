@@ -49,6 +49,7 @@ enum class BufferKind : std::uint8_t {
   kBoundaryGradient,
   kSaved,  // activations saved for (or, under recompute, made again in) the backward pass
   kWorkspace,
+  kOldState,  // state at home in memory as it was before its early update, until the step is decided
 };
 [[nodiscard]] const char* buffer_kind_name(BufferKind kind) noexcept;
 
@@ -72,9 +73,10 @@ enum class OperationKind : std::uint8_t {
   kBackward,       // compute: unit, micro-batch
   kGradientOut,  // d2h: kAccumulator → kGradient: round, add earlier groups, and on the last group norm and non-finite
                  // check
-  kNorm,    // cpu_optimizer: global norm, clip factor, skip decision
-  kUpdate,  // cpu_optimizer: one tile
-  kCommit,  // nvme_write: flush and commit record; the last operation
+  kNorm,       // cpu_optimizer: global norm, clip factor, skip decision
+  kUpdate,     // cpu_optimizer: one tile
+  kCopyState,  // cpu_optimizer: one stream of a tile at home in memory: kept aside before its early update, or put back
+  kCommit,     // nvme_write: flush and commit record; the last operation
 };
 [[nodiscard]] const char* operation_kind_name(OperationKind kind) noexcept;
 
@@ -93,6 +95,7 @@ enum class Role : std::uint8_t {
   kWorkspace,
   kSource,
   kDestination,  // of copies
+  kOldState,     // in kCopyState, beside kWeights or kOptimizer
 };
 
 struct BufferUse {
@@ -122,6 +125,9 @@ struct Operation {
 };
 
 enum class ActivationPolicy : std::uint8_t { kAuto, kKeep, kRecompute };
+// kInBackward: a unit is updated as soon as its gradient is complete, on the assumption that nothing is clipped and all
+// gradients are finite. Where that was wrong Plan::redo_operations follow.
+enum class UpdatePolicy : std::uint8_t { kAuto, kAfterBackward, kInBackward };
 enum class Home : std::uint8_t { kDevice, kHost, kNvme };
 
 struct PlanInput {
@@ -137,7 +143,9 @@ struct PlanInput {
   std::int32_t group_size = 0;     // 0 = auto
   bool snake = true;
   ActivationPolicy activations = ActivationPolicy::kAuto;
-  bool cache = true;  // false: nothing of NVMe-home state stays in memory beyond its use
+  UpdatePolicy update = UpdatePolicy::kAfterBackward;
+  bool can_clip = false;  // gradients may be scaled by the norm: early updates must be able to be made again
+  bool cache = true;      // false: nothing of NVMe-home state stays in memory beyond its use
   bool force_copies = false;
   std::int64_t tile_elements = 0;  // multiple of 4096
   Bytes host_budget = 0;           // everything the process holds
@@ -165,6 +173,10 @@ struct Plan {
   std::vector<Operation> operations;  // the step
   std::vector<Operation>
       eval_operations;  // forward of all units for one micro-batch at a time; fused_loss units as kForward
+  // kInBackward: what follows a step (all of it but its commit) whose early updates do not stand. From the old slots
+  // and the gradients every tile is updated again with the exact factor, or, after gradients that are not finite, only
+  // what is held in memory is brought back. Then the commit. Without can_clip there is only the second.
+  std::vector<Operation> redo_operations;
   std::vector<bool> keep_activations;                 // per unit
   std::vector<bool> gradient_spilled;                 // per unit
   std::vector<BufferId> held_weights;                 // per unit, kNoBuffer if streamed
@@ -175,6 +187,7 @@ struct Plan {
   Bytes nvme_state_bytes = 0;  // on disk, both slots, spill included
   Bytes state_bytes = 0;       // weights + optimizer, one slot
   Bytes read_bytes_per_step = 0, write_bytes_per_step = 0;
+  Bytes redo_read_bytes = 0, redo_write_bytes = 0;  // on top, in a step that is done again
   std::vector<MemoryLine> memory;
   std::int32_t prefetch_units = 0;
   std::int32_t tile_buffers = 0;

@@ -79,7 +79,9 @@ std::vector<Run> host_runs(const Facts& facts, const Timeline& timeline, const C
     for (const Visit& visit : visits[index]) {
       const std::int32_t start = std::max(0, visit.stage - choices.prefetch_units);
       bool stays = false;
-      if (before != nullptr && facts.input->cache) {
+      if (visit.is_update && timeline.early) {
+        stays = true;  // the update follows the last backward visit
+      } else if (before != nullptr && facts.input->cache) {
         const std::int32_t limit = is_turn(timeline, *before, visit) ? choices.stay_turn : choices.stay_other;
         const bool free_of_charge = !visit.is_update && start <= before->stage + 1;
         stays = free_of_charge || distance(*before, visit) <= limit;
@@ -104,9 +106,11 @@ std::vector<Run> host_runs(const Facts& facts, const Timeline& timeline, const C
 Distances visit_distances(const Facts& facts, const Timeline& timeline, const Choices& choices) {
   Distances distances;
   for (const auto& visits : host_visits(facts, timeline, device_runs(facts, timeline, choices)))
-    for (std::size_t i = 1; i < visits.size(); ++i)
+    for (std::size_t i = 1; i < visits.size(); ++i) {
+      if (visits[i].is_update && timeline.early) continue;
       (is_turn(timeline, visits[i - 1], visits[i]) ? distances.turn : distances.other)
           .push_back(distance(visits[i - 1], visits[i]));
+    }
   for (auto* list : {&distances.turn, &distances.other}) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
@@ -114,14 +118,23 @@ Distances visit_distances(const Facts& facts, const Timeline& timeline, const Ch
   return distances;
 }
 
-TileNeeds tile_needs(const Facts& facts, const Choices& choices, UnitId unit, std::int64_t tile,
-                     bool weights_resident) {
+std::int64_t out_end(const Timeline& timeline, const Choices& choices, std::int32_t stage) {
+  if (!choices.overlap_out || stage + 1 >= timeline.num_compute) return timeline.stage(stage).out();
+  return timeline.stage(stage + 1).last_compute();
+}
+
+std::int64_t early_update_end(const Timeline& timeline, const Choices& choices, UnitId unit) {
+  return out_end(timeline, choices, timeline.last_stage(unit));
+}
+
+TileNeeds tile_needs(const Facts& facts, const Choices& choices, UnitId unit, std::int64_t tile, bool weights_resident,
+                     UpdatePass pass) {
   const auto index = static_cast<std::size_t>(unit);
   TileNeeds needs;
   needs.buffer_optimizer = tile >= choices.held_tiles[index];
   needs.buffer_weights = !weights_resident;
   needs.read_weights = needs.buffer_weights && facts.unit(unit).update_reads_weights;
-  needs.buffer_gradient = choices.spilled[index];
+  needs.buffer_gradient = choices.spilled[index] && pass != UpdatePass::kEarly;  // early it is still in memory
   return needs;
 }
 
@@ -138,8 +151,11 @@ Traffic step_traffic(const Facts& facts, const Timeline& timeline, const Choices
     const auto index = static_cast<std::size_t>(u);
     if (!unit.trained) continue;
     if (choices.spilled[index]) {
-      traffic.read += timeline.num_groups * unit.gradient_disk_bytes;
-      traffic.written += timeline.num_groups * unit.gradient_disk_bytes;
+      // An early update takes the whole gradient from memory; only a redo needs it once more.
+      const int reads = timeline.num_groups - (timeline.early ? 1 : 0);
+      const int writes = timeline.num_groups - (timeline.early && !facts.input->can_clip ? 1 : 0);
+      traffic.read += reads * unit.gradient_disk_bytes;
+      traffic.written += writes * unit.gradient_disk_bytes;
     }
     if (!resident[index] && unit.update_reads_weights) traffic.read += unit.weights_disk_bytes;
     if (facts.nvme_weights) traffic.written += unit.weights_disk_bytes;

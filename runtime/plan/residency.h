@@ -42,6 +42,16 @@ struct Distances {
 };
 [[nodiscard]] Distances visit_distances(const Facts& facts, const Timeline& timeline, const Choices& choices);
 
+// Which pass over the tiles: the only one, the one during the backward pass, or the one that follows where that one
+// does not stand.
+enum class UpdatePass : std::uint8_t { kAfterNorm, kEarly, kRedo };
+
+// Until when the state and the gradient of a unit that is updated early are in use.
+[[nodiscard]] std::int64_t early_update_end(const Timeline& timeline, const Choices& choices, UnitId unit);
+// What leaves the device in a stage stays a stage longer when moves overlap with compute, so that the next stage need
+// not wait for it.
+[[nodiscard]] std::int64_t out_end(const Timeline& timeline, const Choices& choices, std::int32_t stage);
+
 // What the update of one tile finds in memory.
 struct TileNeeds {
   bool buffer_weights = false;  // the tile buffer holds the slice of weights
@@ -51,7 +61,7 @@ struct TileNeeds {
   [[nodiscard]] bool any_read() const noexcept { return read_weights || buffer_optimizer || buffer_gradient; }
 };
 [[nodiscard]] TileNeeds tile_needs(const Facts& facts, const Choices& choices, UnitId unit, std::int64_t tile,
-                                   bool weights_resident);
+                                   bool weights_resident, UpdatePass pass);
 
 // NVMe bytes of one step.
 struct Traffic {

@@ -31,8 +31,8 @@ Choices eval_choices(const Choices& step, std::int32_t prefetch_units) {
   return choices;
 }
 
-Ladder::Ladder(const Facts& facts, std::int32_t group_size)
-    : facts_(facts), timeline_(make_step_timeline(facts, group_size)) {
+Ladder::Ladder(const Facts& facts, std::int32_t group_size, UpdatePolicy update)
+    : facts_(facts), timeline_(make_step_timeline(facts, group_size, update)) {
   const std::size_t units = facts.units.size();
   Choices& choices = rung_.choices;
   choices.prefetch_units = kPipeline.front().prefetch_units;

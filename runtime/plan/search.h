@@ -19,7 +19,7 @@ struct Rung {
 
 class Ladder {
  public:
-  Ladder(const Facts& facts, std::int32_t group_size);  // stands on the lowest rung
+  Ladder(const Facts& facts, std::int32_t group_size, UpdatePolicy update);  // stands on the lowest rung
 
   [[nodiscard]] const Timeline& timeline() const noexcept { return timeline_; }
   [[nodiscard]] const Rung& rung() const noexcept { return rung_; }

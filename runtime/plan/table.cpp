@@ -33,7 +33,8 @@ Row row_of(const Buffer& buffer) {
     case BufferKind::kWorkspace: return kActivationsRow;
     case BufferKind::kDeviceWeights:
     case BufferKind::kTile:
-    case BufferKind::kAccumulator: return kBuffersRow;
+    case BufferKind::kAccumulator:
+    case BufferKind::kOldState: return kBuffersRow;
   }
   return kBuffersRow;
 }
@@ -139,6 +140,8 @@ void add_numbers(Plan& plan, const Facts& facts, const Rung& rung) {
     if (op.lane == Lane::kNvmeRead) plan.read_bytes_per_step += op.bytes;
     if (op.lane == Lane::kNvmeWrite) plan.write_bytes_per_step += op.bytes;
   }
+  for (const Operation& op : plan.redo_operations)
+    (op.lane == Lane::kNvmeRead ? plan.redo_read_bytes : plan.redo_write_bytes) += op.bytes;
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     const UnitFacts& unit = facts.unit(u);
     plan.state_bytes += unit.elements * dtype_bytes(plan.input.weights_dtype);

@@ -84,7 +84,15 @@ class Builder {
 
 }  // namespace
 
-Timeline make_step_timeline(const Facts& facts, std::int32_t group_size) {
+std::vector<UnitId> Timeline::units_by_gradient() const {
+  std::vector<UnitId> units;
+  for (std::size_t u = 0; u < accumulations.size(); ++u)
+    if (!accumulations[u].empty()) units.push_back(static_cast<UnitId>(u));
+  std::stable_sort(units.begin(), units.end(), [this](UnitId a, UnitId b) { return last_stage(a) < last_stage(b); });
+  return units;
+}
+
+Timeline make_step_timeline(const Facts& facts, std::int32_t group_size, UpdatePolicy update) {
   Builder builder(facts, facts.input->micro_batches, group_size, false);
   const auto groups = static_cast<std::int32_t>(ceil_div(facts.input->micro_batches, group_size));
   for (std::int32_t group = 0; group < groups; ++group) {
@@ -92,7 +100,9 @@ Timeline make_step_timeline(const Facts& facts, std::int32_t group_size) {
       if (!facts.info(u).fused_loss) builder.add_compute(Stage::Kind::kForward, u, group);
     for (UnitId u = facts.num_units() - 1; u >= 0; --u) builder.add_compute(Stage::Kind::kBackward, u, group);
   }
-  return builder.finish();
+  Timeline timeline = builder.finish();
+  timeline.early = update == UpdatePolicy::kInBackward;
+  return timeline;
 }
 
 Timeline make_eval_timeline(const Facts& facts, std::int32_t group_size) {

@@ -34,7 +34,8 @@ struct Accumulation {
 struct Timeline {
   std::int32_t group_size = 1, num_groups = 1, num_micro_batches = 1;
   bool is_eval = false;
-  std::vector<Stage> stages;     // computations, then one update stage per unit
+  bool early = false;            // units are updated when their gradient is complete
+  std::vector<Stage> stages;     // computations, then one update stage per unit (of the redo when `early`)
   std::int32_t num_compute = 0;  // stages that compute
   std::int64_t norm_time = 0, end_time = 0;
   std::vector<std::vector<std::int32_t>> weights_stages;  // per unit: computing stages that read its weights, ascending
@@ -43,9 +44,15 @@ struct Timeline {
 
   [[nodiscard]] const Stage& stage(std::int32_t index) const { return stages[static_cast<std::size_t>(index)]; }
   [[nodiscard]] std::int32_t update_stage(UnitId unit) const noexcept { return num_compute + unit; }
+  // The stage after which the unit's gradient is complete; of trained units.
+  [[nodiscard]] std::int32_t last_stage(UnitId unit) const {
+    return accumulations[static_cast<std::size_t>(unit)].back().last_stage;
+  }
+  // Trained units in the order in which their gradients are complete.
+  [[nodiscard]] std::vector<UnitId> units_by_gradient() const;
 };
 
-[[nodiscard]] Timeline make_step_timeline(const Facts& facts, std::int32_t group_size);
+[[nodiscard]] Timeline make_step_timeline(const Facts& facts, std::int32_t group_size, UpdatePolicy update);
 // Forward of every unit, the loss too, for one group; an evaluation repeats it.
 [[nodiscard]] Timeline make_eval_timeline(const Facts& facts, std::int32_t group_size);
 

@@ -12,6 +12,8 @@ namespace headrace::runtime {
 
 namespace {
 
+constexpr std::uint32_t kAttemptsPerSession = 2;  // the first and that of tiles stored again
+
 Result<void> same_geometry(const io::VolumeGeometry& had, const io::VolumeGeometry& wanted) {
   const auto mismatch = [](const std::string& what) {
     return make_error(
@@ -66,7 +68,7 @@ Result<void> NvmeStore::adopt_newest_record() {
   record_sequence_ = records.front().sequence;
   // A new session writes under a new attempt, so that what a dead one left behind in the other slots never passes as
   // ours.
-  attempt_ = committed_.attempt + 1;
+  attempt_ = committed_.attempt + kAttemptsPerSession;
   attempt_is_recorded_ = false;
   return {};
 }
@@ -90,7 +92,7 @@ std::uint64_t NvmeStore::version_of(const TileId& id) const {
 }
 
 Result<std::vector<io::TileTransfer>> NvmeStore::transfers(std::span<const TileMove> moves, std::uint64_t version,
-                                                           bool write) {
+                                                           Access access) {
   std::vector<io::TileTransfer> result;
   result.reserve(moves.size());
   for (const TileMove& move : moves) {
@@ -101,8 +103,8 @@ Result<std::vector<io::TileTransfer>> NvmeStore::transfers(std::span<const TileM
     transfer.payload = move.data;
     if (info.kind == ShardGeometry::Kind::kTransient) {
       transfer.stamp = {version, attempt_};
-    } else if (write) {
-      transfer.stamp = {version, attempt_};
+    } else if (access != Access::kRead) {
+      transfer.stamp = {version, attempt_ + (access == Access::kWriteAgain ? 1 : 0)};
       if (info.slots == 2) transfer.address.slot = current_slot(stream, move.id.tile) ^ 1;
     } else {
       if (!has_version_)
@@ -124,20 +126,28 @@ std::int32_t NvmeStore::current_slot(std::uint32_t stream, std::int64_t tile) co
 }
 
 Result<io::Ticket> NvmeStore::load(std::span<const TileMove> moves, std::uint64_t version, io::CompletionSink sink) {
-  HEADRACE_TRY(const auto list, transfers(moves, version, false));
+  HEADRACE_TRY(const auto list, transfers(moves, version, Access::kRead));
   return volumes_->read(list, sink);
 }
 
 Result<io::Ticket> NvmeStore::store(std::span<const TileMove> moves, std::uint64_t version, io::CompletionSink sink) {
   HEADRACE_RETURN_IF_ERROR(record_attempt());
-  HEADRACE_TRY(const auto list, transfers(moves, version, true));
+  HEADRACE_TRY(const auto list, transfers(moves, version, Access::kWrite));
+  return volumes_->write(list, sink);
+}
+
+Result<io::Ticket> NvmeStore::store_again(std::span<const TileMove> moves, std::uint64_t version,
+                                          io::CompletionSink sink) {
+  HEADRACE_RETURN_IF_ERROR(record_attempt());
+  HEADRACE_TRY(const auto list, transfers(moves, version, Access::kWriteAgain));
+  stored_again_ = true;
   return volumes_->write(list, sink);
 }
 
 Result<void> NvmeStore::commit(std::uint64_t version) {
   has_version_ = true;
   committed_.state_version = version;
-  committed_.state_attempt = attempt_;
+  committed_.state_attempt = attempt_ + (stored_again_.exchange(false) ? 1 : 0);
   for (std::uint32_t i = 0; i < geometry_.streams().size(); ++i) {
     const ShardGeometry::Stream& stream = geometry_.streams()[i];
     if (stream.kind != ShardGeometry::Kind::kTrained || stream.slots != 2) continue;

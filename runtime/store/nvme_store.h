@@ -3,6 +3,7 @@
 // the record that makes them current, so that after a kill at any instant the last committed step is found whole.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -29,6 +30,10 @@ class NvmeStore final : public TierStore {
                                         io::CompletionSink sink) override;
   [[nodiscard]] Result<io::Ticket> store(std::span<const TileMove> moves, std::uint64_t version,
                                          io::CompletionSink sink) override;
+  // Like store(), for a step that stores every one of its tiles a second time: under the next number of attempt, so
+  // that nothing of the first time passes for it. The tile's first write must have completed.
+  [[nodiscard]] Result<io::Ticket> store_again(std::span<const TileMove> moves, std::uint64_t version,
+                                               io::CompletionSink sink);
   // Spill and initial state: flips what was stored without writing a record.
   [[nodiscard]] Result<void> commit(std::uint64_t version) override;
   // The step's record; fills in the slots, state_version and attempts. `updated` says whether tiles were stored.
@@ -42,8 +47,9 @@ class NvmeStore final : public TierStore {
 
  private:
   NvmeStore(std::unique_ptr<io::VolumeSet> volumes, ShardGeometry geometry);
+  enum class Access : std::uint8_t { kRead, kWrite, kWriteAgain };
   [[nodiscard]] Result<std::vector<io::TileTransfer>> transfers(std::span<const TileMove> moves, std::uint64_t version,
-                                                                bool write);
+                                                                Access access);
   [[nodiscard]] std::int32_t current_slot(std::uint32_t stream, std::int64_t tile) const;
   [[nodiscard]] Result<void> adopt_newest_record();
   [[nodiscard]] Result<void> record_attempt();
@@ -53,8 +59,9 @@ class NvmeStore final : public TierStore {
   StepRecord committed_;      // current_slot is the truth for load and store
   bool has_version_ = false;  // something was committed
   std::uint64_t record_sequence_ = 0;
-  std::uint32_t attempt_ = 0;  // of this session
-  std::mutex attempt_mutex_;   // of the next
+  std::uint32_t attempt_ = 0;              // of this session; the number after it is that of tiles stored again
+  std::atomic<bool> stored_again_{false};  // in the step that is under way
+  std::mutex attempt_mutex_;               // of the next
   bool attempt_is_recorded_ = true;
 };
 

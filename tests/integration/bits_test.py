@@ -99,6 +99,54 @@ class Bits(JobCase):
         self.assertEqual([row["loss"] for row in self.metrics("fp32")], [row["loss"] for row in self.metrics("split")])
         self.assertEqual(self.digest("fp32"), self.digest("split"))
 
+    def test_clipped_and_dropped_steps_have_the_same_bits_under_every_update_policy(self):
+        steps = ["headrace.steps=12"]
+        limit = self.limit_that_clips_a_third(*steps)
+        job = [*steps, f"gradient_clipping={limit}", "debug.inject=\"nan:4,9\""]
+        late, early = "schedule.update=after_backward", "schedule.update=in_backward"
+        want = self.digest_of("late", *job, late)
+        clipped = [row["clip_factor"] < 1 for row in self.metrics("late")]
+        self.assertGreaterEqual(sum(clipped), 2, self.metrics("late"))
+        self.assertLess(sum(clipped), 9, self.metrics("late"))
+        refused = self.train(*job, early, "memory.host=1MiB", run="tiny", expect=4)
+        smallest = refused.err.split("memory.host=")[1].split()[0]
+        weights, optimizer = "zero_optimization.offload_param.device=", "zero_optimization.offload_optimizer.device="
+        variants = {
+            "early": [],
+            "auto": ["schedule.update=auto"],
+            "no cache": ["memory.cache=false"],
+            "smallest": [f"memory.host={smallest}"],
+            "weights in host memory": [weights + HOST],
+            "optimizer in host memory": [optimizer + HOST],
+            "all in host memory": [weights + HOST, optimizer + HOST],
+            "forced copies": ["device.force_copies=true", "memory.cache=false"],
+            "random delays": ["debug.lane_delay_us=1500", "debug.seed=3"],
+            "recomputed activations": ["schedule.activations=recompute"],
+            "fp32 state": ["state_format=fp32"],
+        }
+        for index, (name, overrides) in enumerate(variants.items()):
+            with self.subTest(name):
+                run = f"early-{index}"
+                self.assertEqual(self.digest_of(run, *job, early, *overrides), want, name)
+                rows = self.metrics(run)
+                self.assertEqual([row["loss"] for row in rows], [row["loss"] for row in self.metrics("late")])
+                if name in ("early", "no cache", "smallest"):
+                    self.assertEqual([row["redone"] for row in rows], clipped)
+                    self.assertTrue(any(row["early"] and not row["redone"] for row in rows))
+
+    def test_frequent_clipping_ends_early_updates(self):
+        self.train("headrace.steps=14", "gradient_clipping=1e-6", "schedule.update=in_backward")
+        self.train("headrace.steps=14", "gradient_clipping=1e-6", "schedule.update=after_backward", run="late")
+        self.assertEqual(self.digest(), self.digest("late"))
+        self.assertFalse(any(row["early"] for row in self.metrics()[-4:]))
+
+    def test_an_early_update_that_could_not_be_taken_back_is_refused(self):
+        refused = self.train("schedule.update=in_backward", "slots=1", expect=3)
+        self.assertIn("\"slots\": 2", refused.err)
+        self.train("schedule.update=in_backward", "slots=1", "gradient_clipping=0")
+        self.train("schedule.update=after_backward", "gradient_clipping=0", run="late")
+        self.assertEqual(self.digest(), self.digest("late"))
+
     def test_a_small_budget_changes_no_bit(self):
         want = self.digest_of("plenty")
         refused = self.train("memory.host=1MiB", run="tiny", expect=4)
@@ -112,11 +160,13 @@ class Bits(JobCase):
             self.assertAlmostEqual(a["loss"], b["loss"], delta=2e-3)
 
     def test_bytes_moved_are_the_bytes_planned(self):
-        planned = json.loads(self.run_program("plan", "job.json", "--json", "memory.cache=false").out)
-        self.train("memory.cache=false")
-        for row in self.metrics():
-            self.assertEqual(row["nvme_read_bytes"], planned["nvme_read_bytes_per_step"])
-            self.assertEqual(row["nvme_write_bytes"], planned["nvme_write_bytes_per_step"])
+        for update in ("after_backward", "in_backward"):
+            job = ["memory.cache=false", "gradient_clipping=1000", f"schedule.update={update}"]
+            planned = json.loads(self.run_program("plan", "job.json", "--json", *job).out)
+            self.train(*job, run=update)
+            for row in self.metrics(update):
+                self.assertEqual(row["nvme_read_bytes"], planned["nvme_read_bytes_per_step"])
+                self.assertEqual(row["nvme_write_bytes"], planned["nvme_write_bytes_per_step"])
 
 
 if __name__ == "__main__":

@@ -25,6 +25,9 @@ runtime::PlanInput plan_input_of(const EngineRunOptions& options, const runtime:
   input.optimizer_home = options.optimizer_home;
   input.micro_batches = options.micro_batches;
   input.group_size = options.group_size;
+  input.update = options.update;
+  input.can_clip = options.can_clip;
+  input.force_copies = options.force_copies;
   input.tile_elements = 8192;  // several tiles a unit, the last one shorter
   input.eval_micro_batches = 1;
   return input;
@@ -74,6 +77,7 @@ std::unique_ptr<EngineRun> EngineRun::start(const EngineRunOptions& options, con
     engine_options.nvme_paths = {folder};
     engine_options.run_id = "test";
     engine_options.threads = options.threads;
+    engine_options.slots = options.slots;
     engine_options.executor = options.executor;
     engine_options.volume = options.volume;
     HEADRACE_TRY(run->engine_, runtime::Engine::create(std::move(plan), engine_options, mode));

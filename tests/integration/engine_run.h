@@ -31,6 +31,10 @@ struct EngineRunOptions {
   DType weights_dtype = DType::kFp32, gradient_dtype = DType::kFp32;
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::kFp32;
   runtime::Home weights_home = runtime::Home::kNvme, optimizer_home = runtime::Home::kNvme;
+  runtime::UpdatePolicy update = runtime::UpdatePolicy::kAfterBackward;
+  bool can_clip = true;
+  bool force_copies = false;
+  std::int32_t slots = 2;
   Bytes more_host_bytes = 0;  // beyond the smallest budget
   int threads = kEngineRunThreads;
   runtime::ExecutorOptions executor;

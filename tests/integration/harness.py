@@ -95,6 +95,12 @@ class JobCase(unittest.TestCase):
         rows = [json.loads(line) for line in (self.folder / run / "metrics.jsonl").read_text().splitlines()]
         return [row for row in rows if "val_loss" not in row]
 
+    def limit_that_clips_a_third(self, *overrides):
+        """gradient_clipping of which about every third step of the job is hit."""
+        self.train("gradient_clipping=0", *overrides, run="norms")
+        norms = sorted(row["grad_norm"] for row in self.metrics("norms"))
+        return norms[len(norms) * 2 // 3] * 0.999
+
     def volume(self, run="run"):
         run_id = json.loads((self.folder / run / "run.json").read_text())["run_id"]
         return self.folder / "scratch" / f"headrace-{run_id}.volume"

@@ -53,9 +53,9 @@ class Resume(JobCase):
         verified = self.run_program("checkpoint", "verify", "run")
         self.assertIn(f"at step {len(steps)} ", verified.out)
 
-    def kill_campaign(self, *overrides):
+    def kill_campaign(self, *overrides, undisturbed=()):
         config = ["headrace.steps=24", *overrides]
-        self.train(*config, run="whole")
+        self.train(*config, *undisturbed, run="whole")
         want, rows = self.digest("whole"), self.metrics("whole")
         chosen = random.Random(2026)
         started = time.monotonic()
@@ -88,6 +88,15 @@ class Resume(JobCase):
 
     def test_kills_at_random_instants(self):
         self.kill_campaign("memory.cache=false")
+
+    def test_kills_within_early_updates_that_are_clipped_and_dropped(self):
+        # The undisturbed run updates late; the killed ones update early, and do a third of it again.
+        limit = self.limit_that_clips_a_third("headrace.steps=24")
+        plan = json.loads(self.run_program("plan", "job.json", "--json", "schedule.update=in_backward").out)
+        budget = plan["memory"]["host"]["peak_bytes"] - plan["state_bytes"] // 2
+        self.kill_campaign("schedule.update=in_backward", f"gradient_clipping={limit}", "debug.inject=\"nan:6,13\"",
+                           f"memory.host={budget}", "debug.lane_delay_us=300", undisturbed=["schedule.update=after_backward"])
+        self.assertTrue(any(row["redone"] for row in self.metrics("timing")))
 
     def test_kills_with_half_of_the_state_resident_and_slow_lanes(self):
         # A budget between the smallest and plenty keeps some tiles in memory; delays keep writes in flight at the kill.

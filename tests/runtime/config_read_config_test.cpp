@@ -305,12 +305,10 @@ TEST(ReadConfig, OffloadNeedsItsStageAndItsPath) {
 }
 
 TEST(ReadConfig, ChoicesOfLaterVersionsAreRefusedByName) {
-  for (const char* update : {"in_backward", "into_forward"}) {
-    const Error error = error_of(kMinimal, {fmt::format("schedule.update={}", update)});
-    EXPECT_EQ(error.code, ErrorCode::kConfig);
-    EXPECT_THAT(error.message, HasSubstr("which this version does not support"));
-    EXPECT_THAT(error.hint, HasSubstr("\"after_backward\", or \"auto\""));
-  }
+  const Error error = error_of(kMinimal, {"schedule.update=into_forward"});
+  EXPECT_EQ(error.code, ErrorCode::kConfig);
+  EXPECT_THAT(error.message, HasSubstr("which this version does not support"));
+  EXPECT_THAT(error.hint, HasSubstr("\"after_backward\", \"in_backward\", or \"auto\""));
   EXPECT_EQ(run_of(kMinimal, {"schedule.update=after_backward"}).schedule.update,
             Auto<UpdatePolicy>(UpdatePolicy::kAfterBackward));
   EXPECT_THAT(error_of(kMinimal, {"schedule.activations=nvme"}).message, HasSubstr("does not support"));

@@ -197,5 +197,17 @@ TEST(Fields, LongValuesAreShortenedBetweenCharacters) {
   EXPECT_TRUE(parse_json(json_quote(checked.error().message), "f").ok()) << "the message is no longer UTF-8";
 }
 
+TEST(Fields, AnEarlyUpdateThatCouldNotBeTakenBackIsRefused) {
+  const auto taken = read(kMinimal, {"schedule.update=in_backward", "slots=1", "gradient_clipping=0"});
+  ASSERT_TRUE(taken.ok()) << taken.error().to_string();
+  EXPECT_EQ(taken->config.run.schedule.update, Auto<UpdatePolicy>(UpdatePolicy::kInBackward));
+  const auto refused = read(kMinimal, {"schedule.update=in_backward", "slots=1", "gradient_clipping=0.5"});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kConfig);
+  EXPECT_THAT(refused.error().message, HasSubstr("gradients are clipped to 0.5"));
+  EXPECT_THAT(refused.error().hint, HasSubstr("\"slots\": 2"));
+  EXPECT_TRUE(read(kMinimal, {"schedule.update=in_backward", "gradient_clipping=0.5"}).ok());
+}
+
 }  // namespace
 }  // namespace headrace::config

@@ -112,5 +112,41 @@ TEST(Executor, AStepThatStandsStillIsNamed) {
   EXPECT_NE(times.error().message.find("forward unit 5"), std::string::npos) << times.error().message;
 }
 
+TEST(Executor, AStepThatStandsStillSaysForWhichUnitAndBuffer) {
+  Plan plan;
+  for (const char* const name : {"embedding", "layers.0"}) {
+    plan.input.model.units.emplace_back();
+    plan.input.model.units.back().name = name;
+  }
+  Buffer buffer;
+  buffer.kind = BufferKind::kAccumulator;
+  buffer.tier = Tier::kDevice;
+  buffer.unit = 1;
+  buffer.offset = 8'192;
+  buffer.bytes = 4'096;
+  plan.buffers = {buffer, buffer};
+  plan.operations.push_back(operation(OperationKind::kForward, Lane::kCompute, {}));
+  plan.operations.back().unit = 0;
+  plan.operations.push_back(operation(OperationKind::kBackward, Lane::kCompute, {}));
+  plan.operations.back().unit = 1;
+  plan.operations.back().uses = {{Role::kAccumulator, 1, 0, 4'096, true, false}};
+  plan.operations.push_back(operation(OperationKind::kGradientOut, Lane::kDeviceToHost, {1}));
+  plan.operations.back().unit = 1;
+  plan.operations.back().uses = {{Role::kAccumulator, 1, 0, 4'096, false, true}};
+  const Schedule schedule(plan.operations, &plan);
+  ExecutorOptions options;
+  options.stall_deadline = std::chrono::milliseconds(50);
+  Executor executor([](const Operation&) { return Result<void>(); }, finish_at_once, options);
+  executor.begin(schedule);
+  const auto times = executor.finish();
+  ASSERT_FALSE(times.ok());
+  const std::string& message = times.error().message;
+  EXPECT_NE(message.find("gradient_out unit 1 \"layers.0\" waits for backward unit 1 \"layers.0\" over buffer 1 "
+                         "(accumulator of unit 1, 4 KiB at 8192 of the device slab)"),
+            std::string::npos)
+      << message;
+  EXPECT_NE(message.find("backward unit 1 \"layers.0\" on lane compute has not begun"), std::string::npos) << message;
+}
+
 }  // namespace
 }  // namespace headrace::runtime

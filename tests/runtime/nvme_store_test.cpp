@@ -140,6 +140,47 @@ TEST_F(NvmeStoreSessions, ARedoneStepIsCurrentUnderItsNewAttempt) {
   EXPECT_EQ(check_version(input_, *store, 3), "ok");
 }
 
+TEST_F(NvmeStoreSessions, TilesStoredAgainInAStepCountAndWhatWasStoredFirstNeverPassesForThem) {
+  const auto store_again = [&](NvmeStore& store, std::uint64_t version, const TileId* forgotten) {
+    for (const TileId& id : tiles_of(input_, false)) {
+      if (forgotten != nullptr && id.unit == forgotten->unit && id.stream == forgotten->stream &&
+          id.tile == forgotten->tile)
+        continue;
+      TilePayload payload(input_, id);
+      const TileMove move = payload.fill(version).move();
+      ASSERT_TRUE(wait_for(store.store_again({&move, 1}, version, {})).ok());
+    }
+  };
+  const auto commit = [](NvmeStore& store, std::uint64_t number) {
+    StepRecord record = store.committed();
+    record.step = number;
+    return store.commit_step(record, true);
+  };
+  {
+    const auto store = create();
+    step(*store, 0);
+    ASSERT_TRUE(store_version(input_, *store, 1).ok());  // on an assumption that does not hold
+    EXPECT_EQ(check_version(input_, *store, 0), "ok");   // the old state is what the second time starts from
+    store_again(*store, 1, nullptr);
+    ASSERT_TRUE(commit(*store, 1).ok());
+    EXPECT_EQ(store->committed().state_attempt, store->committed().attempt + 1);
+    EXPECT_EQ(check_version(input_, *store, 1), "ok");
+    step(*store, 2);  // the next step has the first number again
+    EXPECT_EQ(store->committed().state_attempt, store->committed().attempt);
+    ASSERT_TRUE(store_version(input_, *store, 3).ok());
+    store_again(*store, 3, nullptr);  // and dies before its record
+  }
+  const auto store = reopen();
+  EXPECT_EQ(check_version(input_, *store, 2), "ok");
+  const TileId forgotten{2, StateStream::kWeights, 1};
+  ASSERT_TRUE(store_version(input_, *store, 3).ok());
+  store_again(*store, 3, &forgotten);
+  ASSERT_TRUE(commit(*store, 3).ok());
+  const TilePayload payload(input_, forgotten);
+  const TileMove move = payload.move();
+  EXPECT_FALSE(wait_for(store->load({&move, 1}, 3, {})).ok());
+}
+
 TEST_F(NvmeStoreSessions, ASkippedStepCommitsARecordAndNoTiles) {
   {
     const auto store = create();

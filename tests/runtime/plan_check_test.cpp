@@ -16,13 +16,15 @@ namespace {
 using ::testing::HasSubstr;
 
 // A tied transformer under memory pressure: streams, spills, recomputes, reuses bytes.
-PlanInput tight_input(bool copies = false) {
+PlanInput tight_input(bool copies = false, UpdatePolicy update = UpdatePolicy::kAfterBackward) {
   PlanInput input = make_input(make_transformer({3, 20'480, 40'960, 20'480, 8'192, 40'960, 16'384, true}));
   input.state_format = cpu_adam::StateFormat::kSplit;
   input.micro_batches = 4;
   input.group_size = 2;
   input.eval_micro_batches = 3;
   input.force_copies = copies;
+  input.update = update;
+  input.can_clip = true;
   input.host_budget = smallest_host_budget(input) + 60'000;
   return input;
 }
@@ -44,45 +46,76 @@ BufferUse& use_of(Operation& op, Role role) {
   ADD_FAILURE() << "no such use";
   return op.uses.front();
 }
+// Plans under pressure with early updates: all on NVMe with some of it held, and weights at home in memory.
+std::vector<PlanInput> early_inputs() {
+  std::vector<PlanInput> inputs;
+  for (const bool copies : {false, true}) inputs.push_back(tight_input(copies, UpdatePolicy::kInBackward));
+  inputs.push_back(inputs.front());
+  inputs.back().host_budget += 300'000;
+  inputs.push_back(inputs.front());
+  inputs.back().can_clip = false;
+  inputs.back().host_budget = kGiB;
+  inputs.push_back(inputs.front());
+  inputs.back().weights_home = Home::kHost;
+  inputs.back().host_budget = smallest_host_budget(inputs.back());
+  return inputs;
+}
+using List = std::vector<Operation> Plan::*;
 // Removes an operation and renumbers dependencies.
-void erase(Plan& plan, OperationId victim) {
-  plan.operations.erase(plan.operations.begin() + victim);
-  for (Operation& op : plan.operations) {
+void erase(std::vector<Operation>& operations, OperationId victim) {
+  operations.erase(operations.begin() + victim);
+  for (Operation& op : operations) {
     std::erase(op.dependencies, victim);
     for (OperationId& dependency : op.dependencies) dependency -= dependency > victim ? 1 : 0;
   }
 }
 
-TEST(CheckPlan, EveryDependencyIsNeeded) {
-  for (const bool copies : {false, true}) {
-    const Plan plan = sound(tight_input(copies));
-    int dropped = 0, implied = 0;
-    for (std::size_t i = 0; i < plan.operations.size(); ++i)
-      for (std::size_t d = 0; d < plan.operations[i].dependencies.size(); ++d, ++dropped) {
-        Plan faulty = plan;
-        auto& dependencies = faulty.operations[i].dependencies;
-        const OperationId lost = dependencies[d];
-        dependencies.erase(dependencies.begin() + static_cast<std::ptrdiff_t>(d));
-        if (checking::Order(faulty.operations).holds(lost, static_cast<OperationId>(i))) {
-          ++implied;  // another path says the same
-          continue;
-        }
-        EXPECT_FALSE(check_plan(faulty).ok()) << checking::describe(plan.operations, static_cast<OperationId>(i))
-                                              << " without waiting for " << checking::describe(plan.operations, lost);
+// Drops each dependency of a list in turn.
+void expect_every_dependency_is_needed(const Plan& plan, List list, int at_least) {
+  int dropped = 0, implied = 0;
+  const std::vector<Operation>& operations = plan.*list;
+  for (std::size_t i = 0; i < operations.size(); ++i)
+    for (std::size_t d = 0; d < operations[i].dependencies.size(); ++d, ++dropped) {
+      Plan faulty = plan;
+      auto& dependencies = (faulty.*list)[i].dependencies;
+      const OperationId lost = dependencies[d];
+      dependencies.erase(dependencies.begin() + static_cast<std::ptrdiff_t>(d));
+      if (checking::Order(faulty.*list).holds(lost, static_cast<OperationId>(i))) {
+        ++implied;  // another path says the same
+        continue;
       }
-    EXPECT_GT(dropped, 100);
-    EXPECT_LT(implied, dropped / 10);
+      EXPECT_FALSE(check_plan(faulty).ok()) << checking::describe(operations, static_cast<OperationId>(i))
+                                            << " without waiting for " << checking::describe(operations, lost);
+    }
+  EXPECT_GE(dropped, at_least);
+  EXPECT_LE(implied, dropped / 10);
+}
+
+void expect_every_operation_is_needed(const Plan& plan, List list) {
+  for (OperationId id = 0; id < static_cast<OperationId>((plan.*list).size()); ++id) {
+    Plan faulty = plan;
+    erase(faulty.*list, id);
+    EXPECT_FALSE(check_plan(faulty).ok()) << "without " << checking::describe(plan.*list, id);
+  }
+}
+
+TEST(CheckPlan, EveryDependencyIsNeeded) {
+  for (const bool copies : {false, true})
+    expect_every_dependency_is_needed(sound(tight_input(copies)), &Plan::operations, 100);
+  for (const PlanInput& input : early_inputs()) {
+    const Plan plan = sound(input);
+    expect_every_dependency_is_needed(plan, &Plan::operations, 80);
+    expect_every_dependency_is_needed(plan, &Plan::redo_operations, 1);
   }
 }
 
 TEST(CheckPlan, EveryOperationIsNeeded) {
-  for (const bool copies : {false, true}) {
-    const Plan plan = sound(tight_input(copies));
-    for (OperationId id = 0; id < static_cast<OperationId>(plan.operations.size()); ++id) {
-      Plan faulty = plan;
-      erase(faulty, id);
-      EXPECT_FALSE(check_plan(faulty).ok()) << "without " << checking::describe(plan.operations, id);
-    }
+  for (const bool copies : {false, true})
+    expect_every_operation_is_needed(sound(tight_input(copies)), &Plan::operations);
+  for (const PlanInput& input : early_inputs()) {
+    const Plan plan = sound(input);
+    expect_every_operation_is_needed(plan, &Plan::operations);
+    expect_every_operation_is_needed(plan, &Plan::redo_operations);
   }
 }
 
@@ -178,6 +211,47 @@ TEST(CheckPlan, PlantedFaultsAreNamed) {
       {"a spill of another group", [](Plan& p) { find(p, OperationKind::kWriteGradient).group = 1; }, "out of turn"},
       {"a use beyond its buffer", [](Plan& p) { find(p, OperationKind::kForward).uses[0].offset = 4'096; },
        "which has"},
+  };
+  for (const Fault& fault : faults) {
+    Plan faulty = plan;
+    fault.plant(faulty);
+    const std::string message = message_of(check_plan(faulty));
+    EXPECT_NE(message, "") << fault.name;
+    EXPECT_THAT(message, HasSubstr(fault.message)) << fault.name;
+  }
+}
+
+TEST(CheckPlan, FaultsOfEarlyUpdatesAreNamed) {
+  const Plan plan = sound(early_inputs()[2]);
+  const auto redo = [](Plan& p, OperationKind kind) -> Operation& {
+    for (Operation& op : p.redo_operations)
+      if (op.kind == kind) return op;
+    ADD_FAILURE() << "the redo has no " << operation_kind_name(kind);
+    return p.redo_operations.front();
+  };
+  const std::vector<Fault> faults = {
+      {"a late plan with a redo", [](Plan& p) { p.input.update = UpdatePolicy::kAfterBackward; }, "norm"},
+      {"no redo", [](Plan& p) { p.redo_operations.clear(); }, ""},
+      {"a policy that is not resolved", [](Plan& p) { p.input.update = UpdatePolicy::kAuto; }, "resolved"},
+      {"a tile updated again twice",
+       [](Plan& p) {
+         for (Operation& op : p.redo_operations)
+           if (op.kind == OperationKind::kUpdate && op.tile == 1) op.tile = 0;
+       },
+       "twice"},
+      {"a redo that computes", [&](Plan& p) { redo(p, OperationKind::kReadState).kind = OperationKind::kReadWeights; },
+       "a redo does not do that"},
+      {"a wrong total", [](Plan& p) { p.redo_read_bytes += 4'096; }, "redo"},
+      {"fewer bytes", [&](Plan& p) { redo(p, OperationKind::kWriteState).bytes -= 4'096; }, "moves"},
+      {"weights read after their update",
+       [](Plan& p) {
+         Operation read = find(p, OperationKind::kReadWeights, 1);
+         for (auto op = p.operations.rbegin(); op != p.operations.rend(); ++op)
+           if (op->kind == OperationKind::kUpdate) read.unit = op->unit;
+         p.operations.insert(p.operations.end() - 1, read);
+         p.operations.back().dependencies.clear();
+       },
+       ""},
   };
   for (const Fault& fault : faults) {
     Plan faulty = plan;

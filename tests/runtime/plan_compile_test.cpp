@@ -82,6 +82,58 @@ TEST(CompilePlan, ASmallStepIsTheListThatOneWouldWrite) {
   EXPECT_EQ(plan.nvme_state_bytes, 2 * 2 * 57'344);
 }
 
+TEST(CompilePlan, AnEarlyUpdateFollowsItsGradientAndTheRedoFollowsTheStep) {
+  PlanInput input = two_units();
+  input.update = UpdatePolicy::kInBackward;
+  input.can_clip = true;
+  const Plan plan = compile_checked(input);
+  EXPECT_THAT(names(plan.operations),
+              ElementsAre("read_weights 0", "read_weights 1", "read_weights 0", "forward 0 m0", "read_state 1 t0",
+                          "read_state 0 t0", "backward 1 m0", "gradient_out 1", "backward 0 m0", "update 1 t0",
+                          "write_state 1 t0", "gradient_out 0", "norm", "update 0 t0", "write_state 0 t0", "commit"));
+  // Weights are still there from the backward pass; the redo reads them.
+  EXPECT_EQ(plan.read_bytes_per_step, 3 * 12'288 + 2 * 45'056);
+  EXPECT_EQ(plan.write_bytes_per_step, 2 * 57'344);
+  EXPECT_THAT(names(plan.redo_operations),
+              ElementsAre("read_state 1 t0", "read_state 0 t0", "update 1 t0", "write_state 1 t0", "update 0 t0",
+                          "write_state 0 t0", "commit"));
+  EXPECT_EQ(plan.redo_read_bytes, 2 * 57'344);
+  EXPECT_EQ(plan.redo_write_bytes, 2 * 57'344);
+  input.can_clip = false;  // with nothing held there is nothing to bring back
+  EXPECT_THAT(names(compile_checked(input).redo_operations), ElementsAre("commit"));
+  input.cache = true;
+  EXPECT_THAT(names(compile_checked(input).redo_operations),
+              ElementsAre("read_state 1 t0", "read_state 0 t0", "commit"));
+}
+
+TEST(CompilePlan, AutoUpdatesEarlyWhereThatHidesTheDisk) {
+  PlanInput input = make_input(make_transformer({}));
+  input.state_format = StateFormat::kSplit;
+  input.update = UpdatePolicy::kAuto;
+  input.can_clip = true;
+  EXPECT_EQ(compile_checked(input).input.update, UpdatePolicy::kInBackward);
+  PlanInput tight = input;  // the tile buffers do not fit beside the backward pass
+  tight.host_budget = smallest_host_budget(input);
+  EXPECT_EQ(compile_checked(tight).input.update, UpdatePolicy::kAfterBackward);
+  input.optimizer_home = Home::kHost;
+  EXPECT_EQ(compile_checked(input).input.update, UpdatePolicy::kAfterBackward);
+}
+
+TEST(CompilePlan, StateAtHomeInMemoryHasASecondCopyUntilAnEarlyUpdateStands) {
+  PlanInput input = make_input(make_transformer({}));
+  input.weights_home = input.optimizer_home = Home::kHost;
+  input.can_clip = true;
+  const Plan late = compile_checked(input);
+  input.update = UpdatePolicy::kInBackward;
+  const Plan early = compile_checked(input);
+  EXPECT_GE(early.host_peak_bytes, late.host_peak_bytes + early.state_bytes);
+  input.host_budget = late.host_peak_bytes;
+  const Result<Plan> none = compile_plan(input);
+  ASSERT_FALSE(none.ok());
+  EXPECT_THAT(none.error().hint, HasSubstr("second copy"));
+  EXPECT_THAT(none.error().hint, HasSubstr("schedule.update=after_backward"));
+}
+
 TEST(CompilePlan, TheSmallestPlanHasTheBuffersOfItsLargestMoment) {
   PlanInput input = two_units();
   input.cache = true;
@@ -158,6 +210,18 @@ TEST_P(Formulas, BytesPerStepWithoutCacheAreThoseOfTheDesign) {
   const double spill = 2 * groups * parameters;  // bf16 gradients: 2gk over both directions
   EXPECT_DOUBLE_EQ(static_cast<double>(spilled.read_bytes_per_step), read + spill);
   EXPECT_DOUBLE_EQ(static_cast<double>(spilled.write_bytes_per_step), written + spill);
+
+  // Early updates find the weights in memory; without a master they would have been read once more.
+  const bool has_master = format.format == StateFormat::kFp32 && format.weights != DType::kFp32;
+  input.host_budget = kGiB;
+  input.update = UpdatePolicy::kInBackward;
+  input.can_clip = true;
+  const Plan early = compile_checked(input);
+  EXPECT_DOUBLE_EQ(static_cast<double>(early.read_bytes_per_step),
+                   read - (has_master ? 0 : format.weight * parameters));
+  EXPECT_DOUBLE_EQ(static_cast<double>(early.write_bytes_per_step), written);
+  EXPECT_DOUBLE_EQ(static_cast<double>(early.redo_read_bytes), format.update_read * parameters);
+  EXPECT_DOUBLE_EQ(static_cast<double>(early.redo_write_bytes), written);
 }
 
 INSTANTIATE_TEST_SUITE_P(

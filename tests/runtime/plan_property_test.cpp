@@ -54,6 +54,9 @@ PlanInput any_input() {
   input.snake = any_bool();
   input.activations = any_of<ActivationPolicy>(
       {ActivationPolicy::kAuto, ActivationPolicy::kAuto, ActivationPolicy::kKeep, ActivationPolicy::kRecompute});
+  input.update = any_of<UpdatePolicy>({UpdatePolicy::kAuto, UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward,
+                                       UpdatePolicy::kInBackward, UpdatePolicy::kInBackward});
+  input.can_clip = any_bool();
   input.cache = any_bool();
   input.force_copies = any_bool();
   input.tile_elements = any_of<std::int64_t>({4'096, 8'192, 65'536});
@@ -76,7 +79,9 @@ RC_GTEST_PROP(CompilePlan, EveryPlanPassesTheCheckerWithinItsBudget, ()) {
     if (!checked.ok()) RC_FAIL(checked.error().message);
     RC_ASSERT(plan->host_peak_bytes <= budget);
     const Bytes bytes = plan->read_bytes_per_step + plan->write_bytes_per_step;
-    RC_ASSERT(last_bytes < 0 || bytes <= last_bytes);
+    // Early updates may cost an eighth more bytes, for time.
+    const Bytes limit = last_bytes + (input.update == UpdatePolicy::kAuto ? last_bytes / 8 : 0);
+    RC_ASSERT(last_bytes < 0 || bytes <= limit);
     last_bytes = bytes;
     budget += any_of<Bytes>({1, 4'096, 20'000, 100'000, 1'000'000});
   }

@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+// Early updates give the bits of late ones, whatever the norm then says: steps that stand, that are clipped, that are
+// dropped, in every kind of memory.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+#include <vector>
+
+#include "tests/core/temporary_folder.h"
+#include "tests/integration/engine_run.h"
+
+namespace headrace::models {
+namespace {
+
+using runtime::Home;
+using runtime::UpdatePolicy;
+
+constexpr std::uint64_t kSteps = 7;
+constexpr std::array<std::uint64_t, 2> kClippedSteps = {2, 5};
+constexpr std::uint64_t kNanStep = 4;
+
+bool is_clipped(std::uint64_t step) { return step == kClippedSteps[0] || step == kClippedSteps[1]; }
+
+EngineRunOptions accumulating() {
+  EngineRunOptions options;
+  options.model = "gpt2_tiny";
+  options.prefix = "accum_";
+  options.micro_batches = 4;
+  options.group_size = 2;
+  options.weights_dtype = options.gradient_dtype = DType::kBf16;
+  options.state_format = cpu_adam::StateFormat::kSplit;
+  return options;
+}
+
+struct Course {
+  std::vector<double> clip_norms;  // per step from 1
+  std::vector<double> norms;
+  std::vector<std::uint64_t> digests;
+  std::vector<runtime::StepOutcome> outcomes;
+};
+
+// Runs the steps with these limits (0 = none); the non-finite step in between.
+Course run_course(const EngineRunOptions& options, const std::vector<double>& clip_norms) {
+  Course course;
+  course.clip_norms = clip_norms;
+  const TemporaryFolder folder;
+  const auto run = EngineRun::start(options, folder.path());
+  if (run == nullptr) return course;
+  for (std::uint64_t step = 1; step <= clip_norms.size(); ++step) {
+    const auto result =
+        run->step(step, clip_norms[step - 1], [&](runtime::StepSettings& s) { s.inject_nan = step == kNanStep; });
+    EXPECT_TRUE(result.ok()) << "step " << step << ": " << (result.ok() ? "" : result.error().to_string());
+    if (!result.ok()) return course;
+    const auto digest = run->digest();
+    EXPECT_TRUE(digest.ok()) << digest.error().to_string();
+    if (!digest.ok()) return course;
+    course.digests.push_back(*digest);
+    course.norms.push_back(result->outcome.grad_norm);
+    course.outcomes.push_back(result->outcome);
+  }
+  return course;
+}
+
+// Limits that clip two of the steps by a hair, so that only the last unit's gradient tells, and no other.
+std::vector<double> close_limits(const EngineRunOptions& options) {
+  std::vector<double> limits(kSteps, 1e9);
+  for (const std::uint64_t step : kClippedSteps) {
+    const Course known =
+        run_course(options, std::vector<double>(limits.begin(), limits.begin() + static_cast<std::ptrdiff_t>(step)));
+    if (known.norms.size() == step) limits[step - 1] = known.norms.back() * (1 - 1e-5);
+  }
+  return limits;
+}
+
+void expect_same(const Course& early, const Course& late, const std::string& what) {
+  ASSERT_EQ(early.digests.size(), late.digests.size()) << what;
+  for (std::size_t i = 0; i < late.digests.size(); ++i) {
+    EXPECT_EQ(early.digests[i], late.digests[i]) << what << ", step " << i + 1;
+    EXPECT_EQ(early.norms[i], late.norms[i]) << what << ", step " << i + 1;
+  }
+}
+
+struct Variant {
+  std::string name;
+  EngineRunOptions options;
+};
+
+std::vector<Variant> variants(const EngineRunOptions& base) {
+  std::vector<Variant> result;
+  const auto add = [&](const std::string& name, auto change) {
+    Variant variant{name, base};
+    variant.options.update = UpdatePolicy::kInBackward;
+    change(variant.options);
+    result.push_back(std::move(variant));
+  };
+  add("smallest", [](EngineRunOptions&) {});
+  add("a little more", [](EngineRunOptions& o) { o.more_host_bytes = 200 * kKiB; });
+  add("half held", [](EngineRunOptions& o) { o.more_host_bytes = 700 * kKiB; });
+  add("all held", [](EngineRunOptions& o) { o.more_host_bytes = 64 * kMiB; });
+  add("weights at home in memory", [](EngineRunOptions& o) { o.weights_home = Home::kHost; });
+  add("optimizer at home in memory", [](EngineRunOptions& o) { o.optimizer_home = Home::kHost; });
+  add("all at home in memory", [](EngineRunOptions& o) { o.weights_home = o.optimizer_home = Home::kHost; });
+  add("forced copies", [](EngineRunOptions& o) { o.force_copies = true; });
+  add("forced copies, all held", [](EngineRunOptions& o) { o.force_copies = true, o.more_host_bytes = 64 * kMiB; });
+  add("fp32 state", [](EngineRunOptions& o) { o.state_format = cpu_adam::StateFormat::kFp32; });
+  add("fp32 state, all held", [](EngineRunOptions& o) {
+    o.state_format = cpu_adam::StateFormat::kFp32;
+    o.more_host_bytes = 64 * kMiB;
+  });
+  for (const std::uint64_t seed : {1, 2})
+    add("late lanes, seed " + std::to_string(seed), [seed](EngineRunOptions& o) {
+      o.executor.lane_delay_us = 300;
+      o.executor.seed = seed;
+      o.more_host_bytes = seed == 1 ? 0 : 500 * kKiB;
+    });
+  return result;
+}
+
+TEST(EngineEarly, ClippedAndDroppedStepsGiveTheBitsOfLateUpdates) {
+  const std::vector<double> limits = close_limits(accumulating());
+  const Course late = run_course(accumulating(), limits);
+  ASSERT_EQ(late.digests.size(), kSteps);
+  for (const Variant& variant : variants(accumulating())) {
+    const Course early = run_course(variant.options, limits);
+    expect_same(early, late, variant.name);
+    for (std::size_t i = 0; i < early.outcomes.size(); ++i) {
+      EXPECT_TRUE(early.outcomes[i].early) << variant.name << ", step " << i + 1;
+      EXPECT_EQ(early.outcomes[i].redone, is_clipped(i + 1)) << variant.name << ", step " << i + 1;
+      EXPECT_EQ(early.outcomes[i].skipped, i + 1 == kNanStep) << variant.name << ", step " << i + 1;
+    }
+  }
+}
+
+TEST(EngineEarly, OtherGroupSizesToo) {
+  for (const std::int32_t size : {1, 3, 4}) {
+    EngineRunOptions options = accumulating();
+    options.group_size = size;
+    const std::vector<double> limits = close_limits(options);
+    const Course late = run_course(options, limits);
+    options.update = UpdatePolicy::kInBackward;
+    expect_same(run_course(options, limits), late, "group size " + std::to_string(size));
+  }
+}
+
+TEST(EngineEarly, WithoutClippingAGradientIsGivenBackAndADroppedStepStillLeavesNoTrace) {
+  const std::vector<double> none(kSteps, 0.0);
+  const Course late = run_course(accumulating(), none);
+  ASSERT_EQ(late.digests.size(), kSteps);
+  EXPECT_EQ(late.digests[kNanStep - 1], late.digests[kNanStep - 2]);
+  for (Variant variant : variants(accumulating())) {
+    variant.options.can_clip = false;
+    expect_same(run_course(variant.options, none), late, variant.name);
+  }
+}
+
+TEST(EngineEarly, BytesAreThoseOfThePlanUnlessAStepIsRedone) {
+  for (const Bytes more : {Bytes{0}, 500 * kKiB, 64 * kMiB}) {
+    EngineRunOptions options = accumulating();
+    options.update = UpdatePolicy::kInBackward;
+    options.more_host_bytes = more;
+    const TemporaryFolder folder;
+    const auto run = EngineRun::start(options, folder.path());
+    ASSERT_NE(run, nullptr);
+    const runtime::Plan& plan = run->engine().plan();
+    const auto first = run->step(1, 1e9);
+    ASSERT_TRUE(first.ok());
+    EXPECT_EQ(first->outcome.nvme_read_bytes, plan.read_bytes_per_step);
+    const Bytes record = first->outcome.nvme_write_bytes - plan.write_bytes_per_step;
+    EXPECT_LT(record, 64 * kKiB);
+    const auto probe = run->step(2, 1e9);
+    ASSERT_TRUE(probe.ok());
+    // Clipped so hard that the first gradient tells: early work stops there.
+    const auto hard = run->step(3, 1e-3);
+    ASSERT_TRUE(hard.ok());
+    EXPECT_TRUE(hard->outcome.redone);
+    EXPECT_LE(hard->outcome.nvme_read_bytes, plan.read_bytes_per_step + plan.redo_read_bytes);
+    EXPECT_LE(hard->outcome.nvme_write_bytes - record, plan.write_bytes_per_step + plan.redo_write_bytes);
+    EXPECT_GE(hard->outcome.nvme_write_bytes - record, plan.redo_write_bytes);
+  }
+}
+
+TEST(EngineEarly, FrequentClippingEndsTheEarlyUpdatesAndChangesNoBit) {
+  const std::vector<double> limits(9, 1e-3);
+  EngineRunOptions options = accumulating();
+  const Course late = run_course(options, limits);
+  options.update = UpdatePolicy::kInBackward;
+  expect_same(run_course(options, limits), late, "clipped");
+}
+
+TEST(EngineEarly, OneSlotWithoutClippingUpdatesEarlyAndCannotDropAStep) {
+  EngineRunOptions options = accumulating();
+  const Course late = run_course(options, std::vector<double>(3, 0.0));
+  options.update = UpdatePolicy::kInBackward;
+  options.can_clip = false;
+  options.slots = 1;
+  const TemporaryFolder folder;
+  const auto run = EngineRun::start(options, folder.path());
+  ASSERT_NE(run, nullptr);
+  for (std::uint64_t step = 1; step <= 3; ++step) ASSERT_TRUE(run->step(step, 0).ok());
+  const auto digest = run->digest();
+  ASSERT_TRUE(digest.ok());
+  EXPECT_EQ(*digest, late.digests.back());
+  const auto dropped = run->step(4, 0, [](runtime::StepSettings& settings) { settings.inject_nan = true; });
+  ASSERT_FALSE(dropped.ok());
+  EXPECT_EQ(dropped.error().code, ErrorCode::kNumeric);
+  EXPECT_NE(dropped.error().message.find("slots: 1"), std::string::npos) << dropped.error().message;
+}
+
+// The scale makes gradients infinite by arithmetic; early updates must not see anything but what the norm accepts.
+TEST(EngineEarly, LossScalingWithOverflowsGivesTheSameBits) {
+  EngineRunOptions options = accumulating();
+  options.weights_dtype = DType::kFp16;
+  options.gradient_dtype = DType::kFp32;
+  options.state_format = cpu_adam::StateFormat::kFp32;
+  const auto digest_of = [&](UpdatePolicy update) {
+    options.update = update;
+    const TemporaryFolder folder;
+    const auto run = EngineRun::start(options, folder.path());
+    runtime::LossScalerOptions scaler_options;
+    scaler_options.initial_scale_power = 132;
+    scaler_options.hysteresis = 1;
+    runtime::LossScaler scaler(scaler_options);
+    std::uint64_t skipped = 0;
+    for (std::uint64_t step = 1; step <= 10 && run != nullptr; ++step) {
+      const double scale = scaler.scale();
+      const auto result = run->step(step, step % 3 == 0 ? 1e-2 : 1e9, [&](runtime::StepSettings& settings) {
+        settings.loss_scale = scale;
+        settings.loss_scaler = &scaler;
+      });
+      EXPECT_TRUE(result.ok()) << result.error().to_string();
+      if (!result.ok()) return std::pair<std::uint64_t, std::uint64_t>{};
+      skipped += result->outcome.skipped ? 1 : 0;
+    }
+    const auto digest = run->digest();
+    EXPECT_TRUE(digest.ok());
+    return std::pair{digest.ok() ? *digest : 0, skipped};
+  };
+  const auto late = digest_of(UpdatePolicy::kAfterBackward);
+  EXPECT_GT(late.second, 0U);
+  EXPECT_LT(late.second, 9U);
+  EXPECT_EQ(digest_of(UpdatePolicy::kInBackward), late);
+}
+
+}  // namespace
+}  // namespace headrace::models
