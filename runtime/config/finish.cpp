@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <set>
 
+#include "cpu_adam/format_state.h"
 #include "runtime/config/finish_optimizer.h"
 #include "runtime/config/run_fields.h"
-#include "runtime/plan/plan.h"
 
 namespace headrace::config {
 namespace {
@@ -263,8 +263,9 @@ Result<void> finish_zero(Draft& draft, Settings& settings) {
 // Bytes of weights and optimizer state of one parameter (the formats' table).
 std::int64_t state_bytes_per_parameter(const RunConfig& run) {
   constexpr std::int64_t kMany = 1 << 20;
+  const std::int64_t absent = cpu_adam::kMostMoments - num_moments(run);  // planes of fp32
   return dtype_bytes(run.weights_dtype) +
-         runtime::optimizer_layout(run.state_format, run.weights_dtype, kMany, num_moments(run)).bytes / kMany;
+         cpu_adam::state_planes(run.state_format, run.weights_dtype, kMany).bytes / kMany - 4 * absent;
 }
 
 // Of two names for one thing: an override beats the file; both in one place are an error.
