@@ -302,11 +302,12 @@ Result<void> finish_update(const Draft& draft, const Settings& settings) {
   const RunConfig& run = draft.run;
   const bool early = !run.schedule.update.is_auto() && run.schedule.update.value() == UpdatePolicy::kInBackward;
   if (!early || run.slots != 1 || run.gradient_clipping <= 0) return {};
-  return settings.fail("headrace.schedule.update",
-                       fmt::format("\"in_backward\" updates before it is known whether gradients are clipped to {}, and "
-                                   "with \"slots\": 1 nothing is left to go back to",
-                                   run.gradient_clipping),
-                       "set \"slots\": 2, or \"update\": \"after_backward\"");
+  return settings.fail(
+      "headrace.schedule.update",
+      fmt::format("\"in_backward\" updates before it is known whether gradients are clipped to {}, and "
+                  "with \"slots\": 1 nothing is left to go back to",
+                  run.gradient_clipping),
+      "set \"slots\": 2, or \"update\": \"after_backward\"");
 }
 
 Result<void> finish_io(Draft& draft, Settings& settings) {
