@@ -23,6 +23,7 @@ struct CompactBlock {
   Vec::F root[kCompactVectors];  // of the second moment
   Vec::U random[kCompactVectors];
   Vec::U largest_m, largest_root;  // bits of magnitudes: they order NaN above infinity above all numbers
+  std::uint32_t m_scale, v_scale;
 };
 
 // Cuts the master to 24 bits: the bf16 weight by the rule of all formats, and eight bits below it.
@@ -133,7 +134,7 @@ inline std::uint32_t compact_scale(std::uint32_t largest_bits, std::uint32_t low
   return above > lowest ? above : lowest;
 }
 
-inline void store_codes(const AdamWSpan& s, std::int64_t begin, CompactBlock& block) noexcept {
+inline void choose_scales(CompactBlock& block) noexcept {
   std::uint32_t largest_m = Vec::largest(block.largest_m);
   std::uint32_t largest_root = Vec::largest(block.largest_root);
   if (__builtin_expect(largest_m >= kExpAvgLimitBits || largest_root >= kRootLimitBits, 0)) {
@@ -141,12 +142,15 @@ inline void store_codes(const AdamWSpan& s, std::int64_t begin, CompactBlock& bl
     largest_m = Vec::largest(block.largest_m);
     largest_root = Vec::largest(block.largest_root);
   }
-  const std::uint32_t m_scale = compact_scale(largest_m, kLowestExpAvgScale);
-  const std::uint32_t v_scale = compact_scale(largest_root, kLowestExpAvgSqScale);
-  s.exp_avg_scale[begin / kCompactBlock] = static_cast<std::uint8_t>(m_scale);
-  s.exp_avg_sq_scale[begin / kCompactBlock] = static_cast<std::uint8_t>(v_scale);
-  const Vec::F m_inverse = Vec::set(kExpAvgSteps * power_of_two(254 - m_scale));
-  const Vec::F v_inverse = Vec::set(kExpAvgSqSteps * power_of_two(254 - v_scale));
+  block.m_scale = compact_scale(largest_m, kLowestExpAvgScale);
+  block.v_scale = compact_scale(largest_root, kLowestExpAvgSqScale);
+}
+
+inline void store_codes(const AdamWSpan& s, std::int64_t begin, const CompactBlock& block) noexcept {
+  s.exp_avg_scale[begin / kCompactBlock] = static_cast<std::uint8_t>(block.m_scale);
+  s.exp_avg_sq_scale[begin / kCompactBlock] = static_cast<std::uint8_t>(block.v_scale);
+  const Vec::F m_inverse = Vec::set(kExpAvgSteps * power_of_two(254 - block.m_scale));
+  const Vec::F v_inverse = Vec::set(kExpAvgSqSteps * power_of_two(254 - block.v_scale));
 #pragma GCC unroll 2
   for (int k = 0; k < kCompactVectors; k += kQuad) {
     Vec::U m[kQuad], v[kQuad];
@@ -170,12 +174,11 @@ struct CompactLoop {
 };
 
 template <GradientKind kGradient, bool kMoves>
-inline void compact_block(const CompactLoop& loop, std::int64_t begin, Vec::U index) noexcept {
+inline void update_block(const CompactLoop& loop, std::int64_t begin, Vec::U index, CompactBlock& block) noexcept {
   const AdamWSpan& s = loop.s;
   const std::int64_t at = begin / kCompactBlock;
   const CompactUnits units = {power_of_two(s.exp_avg_scale[at]) * (1.0F / kExpAvgSteps),
                               power_of_two(s.exp_avg_sq_scale[at]) * (1.0F / kExpAvgSqSteps)};
-  CompactBlock block;
   block.largest_m = block.largest_root = Vec::set_bits(0);
 #pragma GCC unroll 2
   for (int k = 0; k < kCompactVectors; k += kQuad) {
@@ -186,7 +189,7 @@ inline void compact_block(const CompactLoop& loop, std::int64_t begin, Vec::U in
     }
     compact_quad<kGradient, kMoves>(s, begin, k, loop.c, units, block);
   }
-  store_codes(s, begin, block);
+  choose_scales(block);
 }
 
 inline Vec::U indices(const AdamWSpan& s, std::int64_t i) noexcept {
@@ -214,7 +217,9 @@ void compact_tail(CompactLoop local, std::int64_t begin) noexcept {
   local.s.exp_avg_scale = s.exp_avg_scale + begin / kCompactBlock;
   local.s.exp_avg_sq_scale = s.exp_avg_sq_scale + begin / kCompactBlock;
   local.s.gradient = gradient;
-  compact_block<kGradient, kMoves>(local, 0, indices(s, begin));
+  CompactBlock block;
+  update_block<kGradient, kMoves>(local, 0, indices(s, begin), block);
+  store_codes(local.s, 0, block);
   std::memcpy(static_cast<std::uint16_t*>(s.weights) + begin, weights, rest * 2);
   for (int j = 0; j < 3; ++j) std::memcpy(static_cast<std::uint8_t*>(arrays[j]) + begin, bytes[j], rest);
 }
@@ -234,12 +239,17 @@ template <GradientKind kGradient, bool kMoves>
 void compact_loop(const CompactLoop loop) noexcept {
   const AdamWSpan s = loop.s;
   Vec::U index = indices(s, 0);
+  // A block is narrowed after the next one is updated: its scales are known by then, and nothing waits for them.
+  CompactBlock blocks[2];
   std::int64_t i = 0;
   for (; i + kCompactBlock <= s.elements; i += kCompactBlock) {
+    const std::int64_t number = i / kCompactBlock;
     prefetch_compact<kGradient>(s, i + kPrefetchElements);
-    compact_block<kGradient, kMoves>(loop, i, index);
+    update_block<kGradient, kMoves>(loop, i, index, blocks[number % 2]);
+    if (i > 0) store_codes(s, i - kCompactBlock, blocks[(number + 1) % 2]);
     index = Vec::add(index, Vec::set_bits(static_cast<std::uint32_t>(kCompactBlock)));
   }
+  if (i > 0) store_codes(s, i - kCompactBlock, blocks[(i / kCompactBlock + 1) % 2]);
   if (i < s.elements) compact_tail<kGradient, kMoves>(loop, i);
 }
 
