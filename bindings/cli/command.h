@@ -23,6 +23,8 @@ struct Program {
 // Each adds its command to the program.
 void add_train(Program& program);
 void add_plan(Program& program);
+void add_profile(Program& program);
+void add_tune(Program& program);
 void add_generate(Program& program);
 void add_config(Program& program);
 void add_doctor(Program& program);

@@ -87,6 +87,8 @@ int run(int argc, char** argv) {
   program.app = &app;
   add_train(program);
   add_plan(program);
+  add_profile(program);
+  add_tune(program);
   add_generate(program);
   add_config(program);
   add_doctor(program);

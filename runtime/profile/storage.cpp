@@ -21,7 +21,9 @@ constexpr double kAsGood = 0.03;  // settings closer than this are equal: repeat
 struct Pace {
   std::vector<Bytes> blocks, in_flight;
   double sweep_seconds = 0, repeat_seconds = 0, fio_seconds = 0, pages_seconds = 0, layout_seconds = 0;
-  int repeats = 0, fio_repeats = 0, pages_repeats = 0, sweep_rounds = 1;
+  int repeats = 0, fio_repeats = 0, pages_repeats = 0;
+  // After so long what may be left out is: a busy machine or a slow disk must not make "quick" slow.
+  double most_seconds = 0;
   std::vector<FioSetting> fio;
 };
 
@@ -40,6 +42,7 @@ Pace pace_of(bool quick, std::size_t paths) {
     pace.repeats = 3;
     pace.fio_repeats = 1;
     pace.pages_repeats = 2;
+    pace.most_seconds = 11;
     pace.fio = {{"io_uring", 4 * kMiB, 32 * kMiB, true}, {"io_uring", kMiB, 8 * kMiB, true}};
     return pace;
   }
@@ -53,6 +56,7 @@ Pace pace_of(bool quick, std::size_t paths) {
   pace.repeats = 5;
   pace.fio_repeats = 5;
   pace.pages_repeats = 3;
+  pace.most_seconds = 300;
   for (const char* engine : {"io_uring", "libaio"}) {
     for (const Bytes block : {kMiB, 4 * kMiB}) {
       for (const Bytes flight : {8 * kMiB, 32 * kMiB}) pace.fio.push_back({engine, block, flight, true});
@@ -106,6 +110,7 @@ class StorageMeasurement {
     return result;
   }
   Bytes written() const { return run_.written_bytes() + fio_written_; }
+  bool is_late() const { return std::chrono::duration<double>(Clock::now() - start_).count() > pace_.most_seconds; }
   Result<std::span<std::byte>> memory(const TransferSetting& setting, PageKind pages);
   Result<Sample> sample(Traffic traffic, const TransferSetting& setting, const SampleLimit& limit,
                         std::span<const std::uint32_t> which);
@@ -130,6 +135,7 @@ class StorageMeasurement {
   Bytes write_allowance_ = 0;
   double writing_seconds_ = 1;
   Bytes fio_written_ = 0;
+  Clock::time_point start_ = Clock::now();
 };
 
 Result<std::span<std::byte>> StorageMeasurement::memory(const TransferSetting& setting, PageKind pages) {
@@ -171,8 +177,10 @@ Result<void> StorageMeasurement::sweep(StorageResult& result) {
 }
 
 Result<void> StorageMeasurement::repeat(StorageResult& result, std::span<const std::uint32_t> which, int repeats) {
-  const SampleLimit limit = this->limit(pace_.repeat_seconds);
-  for (int turn = 0; turn < repeats; ++turn) {
+  SampleLimit limit = this->limit(pace_.repeat_seconds);
+  limit.until_steady = !options_.quick;
+  int turns = 0;
+  for (int turn = 0; turn < repeats && (turn < 2 || !is_late()); ++turn, ++turns) {
     progress_.step(fmt::format("storage: reading, writing and both, turn {} of {}", turn + 1, repeats),
                    3 * pace_.repeat_seconds);
     for (const auto& [traffic, into] : {std::pair{Traffic::kRead, &result.read},
@@ -183,13 +191,18 @@ Result<void> StorageMeasurement::repeat(StorageResult& result, std::span<const s
       into->read_latency.merge(sample.read_latency);
       into->write_latency.merge(sample.write_latency);
       into->steady += sample.steady ? 1 : 0;
-      into->cpu_seconds_per_byte += sample.cpu_seconds_per_byte / repeats;
-      into->read_share += sample.read_bytes_per_s / sample.bytes_per_s / repeats;
+      into->cpu_seconds_per_byte += sample.cpu_seconds_per_byte;
+      into->read_share += sample.read_bytes_per_s / sample.bytes_per_s;
       result.backend = sample.backend;
     }
     say_found(result);
     if (turn < pace_.fio_repeats && result.fio) HEADRACE_RETURN_IF_ERROR(fio_turn(result));
   }
+  for (Repeats* const part : {&result.read, &result.write, &result.mixed}) {
+    part->cpu_seconds_per_byte /= turns;
+    part->read_share /= turns;
+  }
+  if (result.fio) result.fio->cpu_seconds_per_byte /= 2 * static_cast<double>(result.fio->read.size());
   return {};
 }
 
@@ -209,7 +222,7 @@ Result<void> StorageMeasurement::fio_turn(StorageResult& result) {
     HEADRACE_TRY(const FioSample sample, run_fio(*fio_, setting, run_, all_, traffic, limit));
     into->push_back(sample.bytes_per_s);
     fio_written_ += sample.written_bytes;
-    if (traffic != Traffic::kMixed) fio.cpu_seconds_per_byte += sample.cpu_seconds_per_byte / 2 / pace_.fio_repeats;
+    if (traffic != Traffic::kMixed) fio.cpu_seconds_per_byte += sample.cpu_seconds_per_byte;
   }
   return {};
 }
@@ -223,6 +236,7 @@ Result<void> StorageMeasurement::fio_sweep(StorageResult& result) {
   const SampleLimit limit = this->limit(pace_.fio_seconds);
   double best_read = 0, best_write = 0;
   for (const FioSetting& setting : pace_.fio) {
+    if (is_late() && best_read > 0) break;
     if (setting.block_bytes > run_.others_range(0).bytes) continue;
     for (const Traffic traffic : {Traffic::kRead, Traffic::kWrite}) {
       progress_.step(fmt::format("storage: {}, {}", fio_->version, fio_setting_text(setting)),
@@ -257,9 +271,10 @@ Result<void> StorageMeasurement::pages(StorageResult& result) {
   effect.huge_kind = memory_[PageKind::kExplicitHuge].page_kind();
   if (effect.huge_kind == PageKind::kOrdinary) return {};
   HEADRACE_TRY(const std::span<std::byte> ordinary, memory(result.setting, PageKind::kOrdinary));
-  const SampleLimit limit = this->limit(pace_.pages_seconds);
+  SampleLimit limit = this->limit(pace_.pages_seconds);
+  limit.until_steady = false;
   std::vector<double> rates[4];
-  for (int turn = 0; turn < pace_.pages_repeats; ++turn) {
+  for (int turn = 0; turn < pace_.pages_repeats && (turn < 1 || !is_late()); ++turn) {
     progress_.step("storage: huge pages against ordinary ones", 4 * pace_.pages_seconds);
     for (int i = 0; i < 4; ++i) {
       const Traffic traffic = i / 2 == 0 ? Traffic::kRead : Traffic::kWrite;
