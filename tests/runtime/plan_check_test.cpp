@@ -104,7 +104,7 @@ TEST(CheckPlan, EveryDependencyIsNeeded) {
     expect_every_dependency_is_needed(sound(tight_input(copies)), &Plan::operations, 100);
   for (const PlanInput& input : early_inputs()) {
     const Plan plan = sound(input);
-    expect_every_dependency_is_needed(plan, &Plan::operations, 80);
+    expect_every_dependency_is_needed(plan, &Plan::operations, 40);  // fewer where all is held
     expect_every_dependency_is_needed(plan, &Plan::redo_operations, 1);
   }
 }
