@@ -33,6 +33,9 @@ def arguments():
     parser.add_argument("--steps", type=int, default=4, help="of each run; the first is left out")
     parser.add_argument("--accumulation", type=int, nargs="+", default=[1, 4])
     parser.add_argument("--memory", default="1.1GiB", help="memory.host of headrace")
+    parser.add_argument("--clip", type=float, default=1.0,
+                        help="largest gradient norm. This model's is about 50 in its first steps: 1 clips every step, 1000 none, which is what later steps are like")
+    parser.add_argument("--state-format", default="split")
     parser.add_argument("--peer-python")
     parser.add_argument("--peer-script")
     parser.add_argument("--program", default=str(PROGRAM))
@@ -46,7 +49,7 @@ def headrace_config(args, accumulation, home):
     return {
         "train_micro_batch_size_per_gpu": 2,
         "gradient_accumulation_steps": accumulation,
-        "gradient_clipping": 1.0,
+        "gradient_clipping": args.clip,
         "bf16": {"enabled": True},
         "optimizer": {"type": "AdamW", "params": {"lr": 5e-5, "betas": [0.9, 0.95], "weight_decay": 0.1}},
         "zero_optimization": {"stage": 3, "offload_param": offload, "offload_optimizer": offload},
@@ -55,6 +58,7 @@ def headrace_config(args, accumulation, home):
             "data": {"train": args.data, "sequence_length": 256},
             "steps": args.steps,
             "seed": 1,
+            "state_format": args.state_format,
         },
     }
 
@@ -94,7 +98,7 @@ def run_peer(args, accumulation, system):
     swap.mkdir(parents=True)
     report = pathlib.Path(args.scratch) / "peer.json"
     command = [args.peer_python, args.peer_script, "--system", system, "--steps", str(args.steps), "--accum", str(accumulation), "--data",
-               args.data, "--dir", str(swap), "--dtype", "bf16", "--compute", "fp32", "--micro-batch", "2", "--lr", "5e-5", "--json", str(report)]
+               args.data, "--dir", str(swap), "--dtype", "bf16", "--compute", "fp32", "--micro-batch", "2", "--lr", "5e-5", "--clip", str(args.clip), "--json", str(report)]
     if system == "torch":
         command += ["--adam", "fused"]
     else:  # the fastest of the settings that keep everything on NVMe: small sub-groups, one slot per tensor, prefetch off
