@@ -226,28 +226,6 @@ TEST(ReadConfig, OptimizersThatAreNotHereAreRefusedByName) {
   EXPECT_EQ(error_of(kMinimal, {"optimizer.type=AdmW"}).hint, "did you mean \"AdamW\"?");
 }
 
-TEST(ReadConfig, EachOptimizerHasItsParametersAndDefaults) {
-  using cpu_adam::OptimizerKind;
-  const auto optimizer = [](std::vector<std::string> overrides) { return run_of(kMinimal, overrides).optimizer; };
-  EXPECT_EQ(optimizer({"optimizer.type=adamw"}).kind, OptimizerKind::kAdamW);
-  EXPECT_EQ(optimizer({"optimizer.type=Adam", "optimizer.params.weight_decay=0.1"}).kind, OptimizerKind::kAdamW);
-  EXPECT_EQ(optimizer({"optimizer.type=Adam", "optimizer.params.adam_w_mode=false"}).kind, OptimizerKind::kAdam);
-  EXPECT_EQ(optimizer({"optimizer.type=Lion"}).hyper.lr, 1e-4);
-  EXPECT_EQ(optimizer({"optimizer.type=Lion"}).hyper.beta2, 0.99);
-  EXPECT_EQ(optimizer({"optimizer.type=Lion", "optimizer.params.lr=0.5"}).hyper.lr, 0.5);
-  EXPECT_EQ(optimizer({"optimizer.type=Adagrad"}).hyper.eps, 1e-10);
-  EXPECT_TRUE(optimizer({"optimizer.type=SGD", "optimizer.params.momentum=0.9", "optimizer.params.nesterov=true"})
-                  .hyper.nesterov);
-  EXPECT_EQ(num_moments(run_of(kMinimal, {"optimizer.type=SGD", "bf16.enabled=true"})), 0);
-  const Error unknown = error_of(kMinimal, {"optimizer.type=SGD", "optimizer.params.eps=1e-6"});
-  EXPECT_THAT(unknown.message, HasSubstr("SGD has no parameter \"eps\""));
-  EXPECT_THAT(unknown.hint, HasSubstr("momentum, dampening"));
-  EXPECT_THAT(error_of(kMinimal, {"optimizer.params.momentum=0.9"}).message, HasSubstr("AdamW has no parameter"));
-  EXPECT_THAT(error_of(kMinimal, {"optimizer.type=SGD", "optimizer.params.nesterov=true"}).code, ErrorCode::kConfig);
-  EXPECT_THAT(error_of(kMinimal, {"optimizer.type=Lion", "bf16.enabled=true", "state_format=compact"}).message,
-              HasSubstr("is for AdamW; the optimizer is Lion"));
-}
-
 TEST(ReadConfig, SchedulersFillTheirTotals) {
   const std::string cosine = with(R"("scheduler": {"type": "WarmupCosineLR", "params": {"warmup_num_steps": 2}})");
   EXPECT_EQ(run_of(cosine).scheduler.total_num_steps, 10);

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "runtime/config/read_config.h"
+#include "tests/runtime/config_support.h"
+
+namespace headrace::config {
+namespace {
+
+using ::testing::HasSubstr;
+
+RunConfig run_of(const std::vector<std::string>& overrides) {
+  const auto loaded = read(kMinimal, overrides, {});
+  EXPECT_TRUE(loaded.ok()) << (loaded.ok() ? "" : loaded.error().to_string());
+  return loaded.ok() ? loaded->config.run : RunConfig{};
+}
+
+Error error_of(const std::vector<std::string>& overrides) {
+  const auto loaded = read(kMinimal, overrides, {});
+  EXPECT_FALSE(loaded.ok());
+  return loaded.ok() ? Error{} : loaded.error();
+}
+
+TEST(ReadOptimizer, EachTypeHasItsParametersAndDefaults) {
+  using cpu_adam::OptimizerKind;
+  const auto optimizer = [](const std::vector<std::string>& overrides) { return run_of(overrides).optimizer; };
+  EXPECT_EQ(optimizer({"optimizer.type=adamw"}).kind, OptimizerKind::kAdamW);
+  EXPECT_EQ(optimizer({"optimizer.type=Adam", "optimizer.params.weight_decay=0.1"}).kind, OptimizerKind::kAdamW);
+  EXPECT_EQ(optimizer({"optimizer.type=Adam", "optimizer.params.adam_w_mode=false"}).kind, OptimizerKind::kAdam);
+  EXPECT_EQ(optimizer({"optimizer.type=Lion"}).hyper.lr, 1e-4);
+  EXPECT_EQ(optimizer({"optimizer.type=Lion"}).hyper.beta2, 0.99);
+  EXPECT_EQ(optimizer({"optimizer.type=Lion", "optimizer.params.lr=0.5"}).hyper.lr, 0.5);
+  EXPECT_EQ(optimizer({"optimizer.type=Adagrad"}).hyper.eps, 1e-10);
+  EXPECT_TRUE(optimizer({"optimizer.type=SGD", "optimizer.params.momentum=0.9", "optimizer.params.nesterov=true"})
+                  .hyper.nesterov);
+  EXPECT_EQ(num_moments(run_of({"optimizer.type=SGD", "bf16.enabled=true"})), 0);
+  const Error unknown = error_of({"optimizer.type=SGD", "optimizer.params.eps=1e-6"});
+  EXPECT_THAT(unknown.message, HasSubstr("SGD has no parameter \"eps\""));
+  EXPECT_THAT(unknown.hint, HasSubstr("momentum, dampening"));
+  EXPECT_THAT(error_of({"optimizer.params.momentum=0.9"}).message, HasSubstr("AdamW has no parameter"));
+  EXPECT_EQ(error_of({"optimizer.type=SGD", "optimizer.params.nesterov=true"}).code, ErrorCode::kConfig);
+  EXPECT_THAT(error_of({"optimizer.type=Lion", "bf16.enabled=true", "state_format=compact"}).message,
+              HasSubstr("is for AdamW; the optimizer is Lion"));
+}
+
+}  // namespace
+}  // namespace headrace::config
