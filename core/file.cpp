@@ -185,6 +185,13 @@ std::string parent_folder(const std::string& path) {
 }
 
 Result<Bytes> free_bytes(const std::string& path) {
+  std::error_code unknown;
+  if (std::filesystem::is_block_file(path, unknown)) {
+    HEADRACE_TRY(const File device, File::open_read(path));
+    const off_t end = ::lseek(device.fd(), 0, SEEK_END);
+    if (end < 0) return system_failure("asking for the size", path, errno);
+    return static_cast<Bytes>(end);
+  }
   struct statvfs status {};
   if (statvfs(path.c_str(), &status) != 0) return system_failure("asking for free space", path, errno);
   return static_cast<Bytes>(status.f_bavail) * static_cast<Bytes>(status.f_frsize);

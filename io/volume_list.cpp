@@ -111,6 +111,17 @@ Result<std::vector<VolumeInfo>> list_volumes(const std::string& path) {
   return volumes;
 }
 
+Result<std::vector<std::string>> folders_among(const std::vector<std::string>& paths) {
+  std::vector<std::string> folders;
+  std::copy_if(paths.begin(), paths.end(), std::back_inserter(folders),
+               [](const std::string& path) { return !is_block_device(path); });
+  if (!folders.empty() || paths.empty()) return folders;
+  return make_error(
+      ErrorCode::kPreflight,
+      fmt::format("gradients do not fit into memory and are spilled, and {} holds the state already", paths.front()),
+      "add a folder to nvme_path, or give more memory: headrace.memory.host");
+}
+
 Result<void> remove_volumes(const std::vector<std::string>& paths, const std::string& run_id) {
   HEADRACE_RETURN_IF_ERROR(validate_run_id(run_id));
   // All locks first, so that a set in use stays whole.

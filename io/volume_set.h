@@ -169,7 +169,10 @@ struct VolumeInfo {
   bool locked = false;
 };
 [[nodiscard]] Result<std::vector<VolumeInfo>> list_volumes(const std::string& path);
-// Removes the files of a run; refuses (kPreflight) while a process holds it.
+// The folders among some paths, for a further volume set of the same process: a block device holds one volume.
+// kPreflight when there is none.
+[[nodiscard]] Result<std::vector<std::string>> folders_among(const std::vector<std::string>& paths);
+// Removes the files of a run; a block device is cleared instead; refuses (kPreflight) while a process holds it.
 [[nodiscard]] Result<void> remove_volumes(const std::vector<std::string>& paths, const std::string& run_id);
 
 }  // namespace headrace::io

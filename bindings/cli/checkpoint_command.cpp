@@ -2,6 +2,7 @@
 // `headrace checkpoint`: what runs a path or a run folder holds, whether their bytes are sound, export, and removal.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 
@@ -16,14 +17,30 @@
 namespace headrace::cli {
 namespace {
 
+// Why a run whose state is on NVMe cannot be resumed; empty when its volumes are there and one holds a committed step.
+std::string obstacle_of(const models::RunIdentity& identity) {
+  bool committed = false;
+  for (const std::string& path : identity.nvme_paths) {
+    const auto volumes = io::list_volumes(path);
+    if (!volumes.ok()) return volumes.error().message;
+    const auto ours = std::find_if(volumes->begin(), volumes->end(),
+                                   [&](const io::VolumeInfo& volume) { return volume.run_id == identity.run_id; });
+    if (ours == volumes->end()) return fmt::format("its volume in {} is gone", path);
+    committed = committed || ours->has_record;
+  }
+  return committed ? "" : "it has committed no step";
+}
+
 Result<int> list(const std::string& path) {
   std::vector<std::string> paths{path};
   if (is_run_folder(path)) {
     HEADRACE_TRY(const models::RunFolder folder, models::RunFolder::open(path));
     HEADRACE_TRY(const auto identity, folder.identity());
     paths = identity->nvme_paths;
-    print(fmt::format("run {} · {}\n", identity->run_id,
-                      identity->durable ? "resumable" : "its state was in host memory"));
+    const std::string obstacle = identity->durable ? obstacle_of(*identity) : "its state was in host memory";
+    print(
+        fmt::format("run {} · {}\n", identity->run_id, obstacle.empty() ? "resumable" : "not resumable: " + obstacle));
+    std::erase_if(paths, [](const std::string& each) { return !path_exists(each); });  // said above
   }
   std::vector<std::vector<std::string>> rows{{"run", "bytes", "committed", "in use", "file"}};
   for (const std::string& each : paths) {

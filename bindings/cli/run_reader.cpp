@@ -31,7 +31,8 @@ Result<OpenRun> open_run(const std::string& run_dir) {
   run.model = std::make_unique<models::Model>(run.setup.model, config.weights_dtype, config.batch.micro_batch_size,
                                               run.setup.train_data.sequence_length);
   HEADRACE_TRY(run.input, models::make_plan_input(run.setup, run.model->info(), run.identity.tile_elements, 0));
-  const runtime::EngineOptions options = models::make_engine_options(run.setup, run.identity.run_id);
+  runtime::EngineOptions options = models::make_engine_options(run.setup, run.identity.run_id);
+  options.volume.read_only = true;  // also on a read-only mount, and beside other readers
   HEADRACE_TRY(run.store,
                runtime::NvmeStore::open(run.identity.nvme_paths, run.identity.run_id,
                                         runtime::ShardGeometry::of_state(run.input, config.slots), options.volume));

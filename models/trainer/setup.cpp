@@ -130,6 +130,9 @@ runtime::EngineOptions make_engine_options(const TrainingSetup& setup, const std
                              : run.io.backend.value() == IoBackendKind::kLibaio ? io::IoBackendChoice::kLibaio
                                                                                 : io::IoBackendChoice::kThreads;
   }
+  options.volume.striping =
+      run.io.striping == config::IoStriping::kEqual ? io::Striping::kEqual : io::Striping::kMeasured;
+  options.volume.overwrite_devices = run.io.overwrite_devices;
   if (!run.io.mode.is_auto())
     options.volume.mode = run.io.mode.value() == config::IoMode::kDirect ? io::IoMode::kDirect : io::IoMode::kBuffered;
   if (!run.io.block_bytes.is_auto()) options.volume.block_bytes = run.io.block_bytes.value();

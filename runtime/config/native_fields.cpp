@@ -162,6 +162,19 @@ void add_machine(FieldTable& table, RunConfig& run) {
            "direct bypasses the page cache and fails where the file system cannot; auto says when it uses buffered.")
       .may_change()
       .to(run.io.mode, {{"direct", IoMode::kDirect}, {"buffered", IoMode::kBuffered}});
+  table
+      .add(
+          "headrace.io.striping", T::kChoice, "\"measured\"",
+          "How tiles are dealt over several paths when a run starts: by their measured bandwidth, or one each in turn. "
+          "Volumes keep the deal that they were made with.")
+      .may_change()
+      .to(run.io.striping, {{"measured", IoStriping::kMeasured}, {"equal", IoStriping::kEqual}});
+  table
+      .add("headrace.io.overwrite_devices", T::kBool, "false",
+           "Take a block device of nvme_path for a new run although it holds a file system, a partition table or other "
+           "data: all of it is lost. A mounted device is refused in any case.")
+      .may_change()
+      .to(run.io.overwrite_devices);
   table.add("headrace.io.block_bytes", T::kBytes, "\"auto\"", "Largest single request; a multiple of 4096.")
       .range(4 * kKiB, kGiB)
       .or_auto()

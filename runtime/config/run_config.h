@@ -42,6 +42,7 @@ enum class UpdatePolicy : std::uint8_t { kAfterBackward, kInBackward };
 enum class ActivationPolicy : std::uint8_t { kKeep, kRecompute };
 enum class IoBackendKind : std::uint8_t { kUring, kLibaio, kThreads };
 enum class IoMode : std::uint8_t { kDirect, kBuffered };
+enum class IoStriping : std::uint8_t { kMeasured, kEqual };
 
 // train_batch_size = micro_batch_size × accumulation_steps × world_size always holds.
 struct BatchConfig {
@@ -111,6 +112,8 @@ struct EvalConfig {
 struct IoConfig {
   Auto<IoBackendKind> backend;
   Auto<IoMode> mode;
+  IoStriping striping = IoStriping::kMeasured;
+  bool overwrite_devices = false;
   Auto<Bytes> block_bytes;
   Auto<Bytes> in_flight_bytes;
 };

@@ -93,9 +93,10 @@ Result<void> Engine::open_stores(StartMode mode) {
   ShardGeometry spill = ShardGeometry::of_spill(plan_);
   if (!spill.streams().empty()) {
     const std::string spill_id = options_.run_id + "-gradients";
+    HEADRACE_TRY(const std::vector<std::string> folders, io::folders_among(options_.nvme_paths));
     // Left over by a killed start of this very run, whose state volume we hold the lock of: nothing in it is committed.
-    HEADRACE_RETURN_IF_ERROR(io::remove_volumes(options_.nvme_paths, spill_id));
-    HEADRACE_TRY(spill_, NvmeStore::create(options_.nvme_paths, spill_id, std::move(spill), options_.volume));
+    HEADRACE_RETURN_IF_ERROR(io::remove_volumes(folders, spill_id));
+    HEADRACE_TRY(spill_, NvmeStore::create(folders, spill_id, std::move(spill), options_.volume));
   }
   host_ = std::make_unique<HostStore>(input.model.units.size());
   return {};

@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdio>
+#include <fstream>
 #include <random>
 
 #include "io/layout.h"
@@ -292,6 +294,38 @@ TEST_F(VolumeProcess, AVolumeLargerThanFourGiBWorksAtItsEnd) {
   ASSERT_OK((*set)->write({&write, 1}).wait(soon()));
   ASSERT_OK((*set)->read({&read, 1}).wait(soon()));
   EXPECT_TRUE(in.equals(out, 12'345));
+}
+
+std::int64_t bytes_read_by_this_process() {
+  std::ifstream io("/proc/self/io");
+  std::string name;
+  std::int64_t value = 0;
+  while (io >> name >> value)
+    if (name == "rchar:") return value;
+  return 0;
+}
+
+TEST_F(VolumeProcess, OpeningAHundredGiBReadsTheSuperblockAndNothingElse) {
+  const VolumeGeometry geometry{{stream_of(0, 12'800, 4 * kMiB, 12'345)}, 64 * kKiB};
+  const auto layout = VolumeLayout::make(geometry, 1, 4096);
+  ASSERT_OK(layout);
+  ASSERT_GT(layout->file_bytes(0), 100 * kGiB);
+  const Superblock superblock{"run", 1, 0, 4096, layout->file_bytes(0), geometry, 1, 0, {}};
+  const auto encoded = encode_superblock(superblock);
+  ASSERT_OK(encoded);
+  {
+    const UniqueFd file(::open(folder_.volume("run").c_str(), O_CREAT | O_RDWR, 0600));
+    ASSERT_EQ(::ftruncate(file.get(), superblock.file_bytes), 0);
+    ASSERT_EQ(write_fully(file.get(), *encoded, 0), 0);
+  }
+  const std::int64_t before = bytes_read_by_this_process();
+  const auto start = std::chrono::steady_clock::now();
+  auto set = VolumeSet::open(folder_.paths(), "run", {});
+  const double ms = std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  ASSERT_OK(set);
+  std::printf("opened %lld GiB in %.1f ms\n", static_cast<long long>(superblock.file_bytes / kGiB), ms);
+  EXPECT_LT(bytes_read_by_this_process() - before, kMiB);
+  EXPECT_EQ((*set)->counters().read_requests + (*set)->counters().write_requests, 0);
 }
 
 }  // namespace

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program on disks and in containers that refuse something: same bytes another way, or the right exit code and what to do."""
+
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import unittest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
+import harness  # noqa: E402
+
+LAUNCHER = str(pathlib.Path(os.environ["HEADRACE_BIN"]).parent / "tests" / "refuse_system_calls")
+IS_ROOT = os.geteuid() == 0
+
+
+def command(*arguments):
+    return subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True)
+
+
+class StorageCase(harness.JobCase):
+    def mount(self, *arguments):
+        done = command("mount", *arguments)
+        if done.returncode != 0:
+            self.skipTest("cannot mount here: " + done.stderr)
+        self.addCleanup(command, "umount", "-l", arguments[-1])
+
+    def loop_device(self, mebibytes):
+        disk = self.folder / "disk.img"
+        with open(disk, "wb") as file:
+            file.truncate(mebibytes << 20)
+        made = command("losetup", "--find", "--show", disk)
+        if made.returncode != 0:
+            self.skipTest("no loop device here: " + made.stderr)
+        device = made.stdout.strip()
+        self.addCleanup(command, "losetup", "-d", device)
+        return device
+
+    def use_paths(self, *paths):
+        config = json.loads((self.folder / "job.json").read_text())
+        for part in ("offload_param", "offload_optimizer"):
+            config["zero_optimization"][part]["nvme_path"] = [str(path) for path in paths]
+        self.write_config(config)
+
+    def refused(self, *words, code=4, run="run"):
+        outcome = self.train(expect=code, run=run)
+        for word in words:
+            self.assertIn(word, outcome.err)
+        return outcome
+
+
+class Containers(StorageCase):
+    def test_refused_rings_change_the_line_and_not_the_bytes(self):
+        self.train("--max-steps", "3")
+        wanted = self.digest()
+        for name, refusals, backend in [("ring", ["io_uring_setup=1"], "libaio"), ("both", ["io_uring_setup=38", "io_setup=11"], "threads")]:
+            with self.subTest(name):
+                done = subprocess.run([LAUNCHER, *refusals, "--", harness.PROGRAM, "train", "job.json", "--run-dir", name, "--max-steps", "3"],
+                                      cwd=self.folder, capture_output=True, text=True, timeout=harness.DEADLINE)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertIn("io_uring is refused", done.stderr)
+                self.assertIn("to fix:", done.stderr)
+                self.assertIn(backend, done.stdout + done.stderr)
+                self.assertEqual(self.digest(name), wanted)
+
+    def test_doctor_names_what_is_refused_and_what_is_used(self):
+        done = subprocess.run([LAUNCHER, "io_uring_setup=1", "--", harness.PROGRAM, "doctor", "job.json", "--json"], cwd=self.folder,
+                              capture_output=True, text=True, timeout=harness.DEADLINE)
+        findings = {finding["what"]: finding for finding in json.loads(done.stdout)["findings"]}
+        self.assertFalse(findings["io_uring"]["ok"])
+        self.assertIn("seccomp", findings["io_uring"]["text"])
+        self.assertTrue(findings["storage"]["ok"])
+        self.assertTrue(findings["threads"]["ok"])
+
+
+class Checkpoints(StorageCase):
+    def test_a_run_without_its_volume_is_not_called_resumable(self):
+        self.train("--max-steps", "1")
+        listed = self.run_program("checkpoint", "ls", "run")
+        self.assertIn("· resumable", listed.out)
+        self.volume().unlink()
+        listed = self.run_program("checkpoint", "ls", "run")
+        self.assertEqual(listed.code, 0, str(listed))
+        self.assertIn("not resumable: its volume in", listed.out)
+        shutil.rmtree(self.folder / "scratch")
+        listed = self.run_program("checkpoint", "ls", "run")
+        self.assertIn("not resumable", listed.out)
+
+    @unittest.skipUnless(IS_ROOT, "mounting needs root")
+    def test_verify_and_export_read_from_a_read_only_mount(self):
+        self.train("--max-steps", "1")
+        wanted = self.digest()
+        self.mount("--bind", self.folder, self.folder)
+        if command("mount", "-o", "remount,bind,ro", self.folder).returncode != 0:
+            self.skipTest("cannot remount here")
+        self.assertEqual(self.digest(), wanted)
+        self.assertIn("· resumable", self.run_program("checkpoint", "ls", "run").out)
+        outcome = self.run_program("train", "job.json", "--run-dir", "run")
+        self.assertEqual(outcome.code, 4, str(outcome))
+        self.assertIn("Read-only file system", outcome.err)
+
+
+class Paths(StorageCase):
+    def test_paths_that_cannot_be_used(self):
+        (self.folder / "file").write_text("")
+        for path, words in [("missing", ["missing", "mkdir -p"]), ("file", ["is a file"]), ("/dev/null", ["a special file"])]:
+            with self.subTest(path):
+                self.use_paths(path)
+                self.refused(*words)
+                self.assertFalse((self.folder / "run").exists())
+        self.use_paths("scratch", "scratch/../scratch")
+        self.refused("scratch", code=3)
+
+    @unittest.skipUnless(IS_ROOT, "mounting needs root")
+    def test_a_read_only_path_and_one_without_direct_io(self):
+        self.mount("-t", "tmpfs", "-o", "size=64m", "none", self.folder / "scratch")
+        outcome = self.train("--max-steps", "1", "io.mode=direct", expect=4)
+        self.assertIn("direct I/O is not possible", outcome.err)
+        outcome = self.train("--max-steps", "1", run="buffered")
+        self.assertIn("direct I/O is not used", outcome.err)
+        command("mount", "-o", "remount,ro", self.folder / "scratch")
+        self.refused("Read-only file system", run="other")
+
+    @unittest.skipUnless(IS_ROOT, "mounting needs root")
+    def test_a_disk_that_fills_up_beside_a_run_does_not_stop_it(self):
+        self.mount("-t", "tmpfs", "-o", "size=24m", "none", self.folder / "scratch")
+        self.train("--max-steps", "2")
+        with open(self.folder / "scratch" / "filler", "wb") as filler:
+            try:
+                while True:
+                    filler.write(b"x" * 65536)
+                    filler.flush()
+            except OSError:
+                pass
+        self.train()
+        self.assertEqual([row["step"] for row in self.metrics()], [1, 2, 3, 4, 5, 6])
+
+    @unittest.skipUnless(IS_ROOT, "loop devices need root")
+    def test_a_block_device_holds_a_run(self):
+        self.train()
+        wanted = self.digest()
+        device = self.loop_device(64)
+        self.use_paths(device)
+        self.train("--max-steps", "3", run="device")
+        self.refused("holds a committed step", run="second")
+        self.train(run="device")
+        self.assertEqual(self.digest("device"), wanted)
+        self.assertIn(device, self.run_program("checkpoint", "ls", "device").out)
+        self.assertEqual(self.run_program("checkpoint", "prune", "device", "--yes").code, 0)
+        self.assertIn("no volume", self.run_program("checkpoint", "ls", device).out)
+
+    @unittest.skipUnless(IS_ROOT and shutil.which("mkfs.ext4"), "needs root and mkfs.ext4")
+    def test_a_block_device_that_is_used_is_refused(self):
+        device = self.loop_device(64)
+        command("mkfs.ext4", "-q", device)
+        self.use_paths(device)
+        self.refused("ext4 file system", "overwrite_devices")
+        (self.folder / "mounted").mkdir()
+        self.mount(device, self.folder / "mounted")
+        outcome = self.train("io.overwrite_devices=true", expect=4, run="other")
+        self.assertIn("it is mounted", outcome.err)
+
+
+if __name__ == "__main__":
+    unittest.main()
