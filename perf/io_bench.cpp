@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -245,7 +246,8 @@ void measure_peer(const Arguments& arguments, json& results) {
                        {"samples", {value}},
                        {"setting", best["setting"]}});
   }
-  std::remove(report.c_str());
+  std::filesystem::remove(report);
+  std::filesystem::remove_all(arguments.paths[0] + "/peer");
 }
 
 int run(const Arguments& arguments) {

@@ -19,7 +19,8 @@ namespace {
 struct TuneArguments {
   std::string config;
   std::vector<std::string> overrides;
-  std::string max_write = "4GiB";
+  std::string max_write = "8GiB";
+  bool quick = false;
 };
 
 const char* choice_name(io::IoBackendChoice choice) {
@@ -65,6 +66,7 @@ Result<profile::TuneJob> make_tune_job(const TuneArguments& arguments) {
   job.read_bytes = static_cast<double>(plan.read_bytes_per_step);
   job.write_bytes = static_cast<double>(plan.write_bytes_per_step);
   job.present = present_setting(run.io);
+  job.quick = arguments.quick;
   HEADRACE_TRY(job.max_write, size_option("--max-write", arguments.max_write));
   return job;
 }
@@ -147,7 +149,7 @@ std::string tune_json(const profile::TuneReport& report, const profile::TuneJob&
 
 Result<int> tune(const TuneArguments& arguments, bool json) {
   HEADRACE_TRY(const profile::TuneJob job, make_tune_job(arguments));
-  profile::Progress progress(progress_line(), profile::planned_tune_seconds());
+  profile::Progress progress(progress_line(), profile::planned_tune_seconds(job));
   const Result<profile::TuneReport> report = profile::tune_io(job, progress);
   clear_progress_line();
   if (!report.ok()) return report.error();
@@ -163,7 +165,8 @@ void add_tune(Program& program) {
   auto arguments = std::make_shared<TuneArguments>();
   command->add_option("config", arguments->config, "JSON config file")->required();
   command->add_option("overrides", arguments->overrides, "key=value: sets a key of the config");
-  command->add_option("--max-write", arguments->max_write, "Most that is written to the disks (default 4GiB)");
+  command->add_option("--max-write", arguments->max_write, "Most that is written to the disks (default 8GiB)");
+  command->add_flag("--quick", arguments->quick, "Shorter samples: a hint where a minute is too long");
   command->add_flag("--json", program.json, "One JSON document on standard output");
   command->callback(
       [&program, arguments] { program.job = [&program, arguments] { return tune(*arguments, program.json); }; });

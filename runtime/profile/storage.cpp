@@ -69,13 +69,13 @@ Pace pace_of(bool quick, std::size_t paths) {
 constexpr double kFioStart = 0.35;  // what a run of fio takes beside its measuring
 constexpr double kLatencySeconds = 0.15;
 
-// Seconds in which something is written, by us or fio: the bytes that may be written are dealt out over them.
+// Seconds of samples that write, by us or fio: the bytes that may be written are dealt out over them.
 double writing_seconds(const Pace& pace, std::size_t paths, bool has_fio) {
   const auto points = static_cast<double>(pace.blocks.size() * pace.in_flight.size());
-  double seconds = points * pace.sweep_seconds * 1.5 + pace.repeats * pace.repeat_seconds * 1.5 +
-                   2 * pace.pages_repeats * pace.pages_seconds + kLatencySeconds;
-  if (paths > 1) seconds += static_cast<double>(paths) * 3 * pace.repeat_seconds * 1.5;
-  if (has_fio) seconds += (static_cast<double>(pace.fio.size()) + 1.5 * pace.fio_repeats) * pace.fio_seconds;
+  double seconds = points * pace.sweep_seconds * 2 + pace.repeats * pace.repeat_seconds * 2 +
+                   pace.pages_repeats * pace.pages_seconds * 2 + kLatencySeconds;
+  if (paths > 1) seconds += static_cast<double>(paths) * (3 * pace.repeat_seconds * 2 + kLatencySeconds);
+  if (has_fio) seconds += (static_cast<double>(pace.fio.size()) + 2 * pace.fio_repeats) * pace.fio_seconds;
   return seconds;
 }
 
@@ -237,7 +237,7 @@ Result<void> StorageMeasurement::fio_sweep(StorageResult& result) {
   double best_read = 0, best_write = 0;
   for (const FioSetting& setting : pace_.fio) {
     if (is_late() && best_read > 0) break;
-    if (setting.block_bytes > run_.others_range(0).bytes) continue;
+    if (setting.block_bytes > std::min(limit.write_bytes, run_.others_range(0).bytes)) continue;
     for (const Traffic traffic : {Traffic::kRead, Traffic::kWrite}) {
       progress_.step(fmt::format("storage: {}, {}", fio_->version, fio_setting_text(setting)),
                      pace_.fio_seconds + kFioStart);

@@ -14,11 +14,14 @@ namespace {
 
 constexpr Bytes kBlocks[] = {512 * kKiB, kMiB, 2 * kMiB, 4 * kMiB};
 constexpr Bytes kInFlight[] = {8 * kMiB, 16 * kMiB, 32 * kMiB, 64 * kMiB};
-constexpr double kFirstSeconds = 0.15, kLastSeconds = 0.4;  // of one sample in the first and the last round
+// Of one sample in the first and the last round.
+double first_seconds(const TuneJob& job) { return job.quick ? 0.04 : 0.15; }
+double last_seconds(const TuneJob& job) { return job.quick ? 0.1 : 0.4; }
 constexpr int kTurns = 5;
 constexpr std::size_t kFinalists = 4;
 constexpr double kBetter = 0.03;  // less is noise
 constexpr Bytes kTileBytes = 4 * kMiB;
+constexpr Bytes kLeastTuneWrite = 2 * kGiB;  // so that every sample writes a tile
 
 struct Rates {
   double read = 0, write = 0, mixed = 0, cpu = 0;
@@ -84,8 +87,8 @@ Result<std::vector<TransferSetting>> Tuning::first_round(TuneReport& report) {
     for (const Bytes flight : kInFlight) {
       const TransferSetting setting{block, flight, job_.present.backend};
       progress_.step(fmt::format("block {}, {} in flight", format_bytes(block), format_bytes(flight)),
-                     3 * kFirstSeconds);
-      HEADRACE_TRY(const Rates rates, measure(setting, kFirstSeconds));
+                     3 * first_seconds(job_));
+      HEADRACE_TRY(const Rates rates, measure(setting, first_seconds(job_)));
       tried.push_back({setting, step_seconds(rates)});
       progress_.found(
           fmt::format("{} read, {} written at once", format_rate(rates.mixed / 2), format_rate(rates.mixed / 2)));
@@ -128,8 +131,8 @@ Result<void> Tuning::last_round(TuneReport& report, const std::vector<TransferSe
       if (!works[i]) continue;
       progress_.step(fmt::format("turn {} of {}: block {}, {} in flight", turn + 1, kTurns,
                                  format_bytes(settings[i].block_bytes), format_bytes(settings[i].in_flight_bytes)),
-                     3 * kLastSeconds);
-      auto measured = measure(settings[i], kLastSeconds);
+                     3 * last_seconds(job_));
+      auto measured = measure(settings[i], last_seconds(job_));
       if (!measured.ok() && i > 0 && turn == 0 && measured.error().code == ErrorCode::kPreflight) {
         works[i] = false;  // a backend that this machine refuses
         report.refused.push_back(measured.error().message);
@@ -166,9 +169,9 @@ Result<TuneReport> Tuning::tune() {
   TuneReport report;
   progress_.step("laying out the test file", 1);
   HEADRACE_RETURN_IF_ERROR(run_.lay_out(TransferSetting{}, 5));
-  // Half of each sample's time writes: writing alone, and half of the mixed one.
-  const double writing = 1.5 * (kFirstSeconds * static_cast<double>(std::size(kBlocks) * std::size(kInFlight)) +
-                                kLastSeconds * kTurns * static_cast<double>(kFinalists + 5));
+  // Two samples of each setting write.
+  const double writing = 2 * (first_seconds(job_) * static_cast<double>(std::size(kBlocks) * std::size(kInFlight)) +
+                              last_seconds(job_) * kTurns * static_cast<double>(kFinalists + 5));
   write_allowance_ =
       static_cast<Bytes>(static_cast<double>(std::max<Bytes>(job_.max_write - run_.written_bytes(), 0)) / writing);
   HEADRACE_TRY(const std::vector<TransferSetting> finalists, first_round(report));
@@ -211,17 +214,16 @@ std::size_t choose_candidate(const std::vector<TuneCandidate>& candidates) {
   return chosen;
 }
 
-double planned_tune_seconds() {
-  return 1.5 + 3 * kFirstSeconds * static_cast<double>(std::size(kBlocks) * std::size(kInFlight)) +
-         3 * kLastSeconds * kTurns * static_cast<double>(kFinalists + 5);
+double planned_tune_seconds(const TuneJob& job) {
+  return 1.5 + 3 * first_seconds(job) * static_cast<double>(std::size(kBlocks) * std::size(kInFlight)) +
+         3 * last_seconds(job) * kTurns * static_cast<double>(kFinalists + 5);
 }
 
 Result<TuneReport> tune_io(const TuneJob& job, Progress& progress) {
-  constexpr Bytes kLeast = 512 * kMiB;
-  if (job.max_write < kLeast)
+  if (job.max_write < kLeastTuneWrite)
     return make_error(ErrorCode::kUsage,
                       fmt::format("--max-write {} is too little to compare settings with", format_bytes(job.max_write)),
-                      fmt::format("at least {} are needed", format_bytes(kLeast)));
+                      fmt::format("at least {} are needed", format_bytes(kLeastTuneWrite)));
   const Bytes each = std::min(job.max_write / 4, kGiB) / static_cast<Bytes>(job.paths.size()) / kMiB * kMiB;
   HEADRACE_TRY(std::vector<TestFile> files, make_test_files(job.paths, std::max(each, 64 * kMiB)));
   Tuning tuning(files, job, progress);

@@ -17,7 +17,8 @@ struct TuneJob {
   std::vector<std::string> paths;
   double read_bytes = 0, write_bytes = 0;  // of one step; only their ratio decides
   TransferSetting present;                 // the config's, or the defaults
-  Bytes max_write = 4 * kGiB;
+  Bytes max_write = 8 * kGiB;
+  bool quick = false;  // samples of a quarter of the time
 };
 
 struct TuneCandidate {
@@ -40,7 +41,7 @@ struct TuneReport {
   double seconds = 0;
 };
 
-[[nodiscard]] double planned_tune_seconds();
+[[nodiscard]] double planned_tune_seconds(const TuneJob& job);
 [[nodiscard]] Result<TuneReport> tune_io(const TuneJob& job, Progress& progress);
 
 // The candidate to use: the present one unless another was faster by more than 3 % in the median and in four of five
