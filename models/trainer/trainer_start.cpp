@@ -202,7 +202,7 @@ Result<void> Trainer::prepare() {
   HEADRACE_TRY(const runtime::PlanInput input,
                make_plan_input(setup, model_->info(), earlier.has_value() ? earlier->tile_elements : 0,
                                0));  // the scratch is held already
-  HEADRACE_TRY(runtime::Plan plan, runtime::compile_plan(input));
+  HEADRACE_TRY(runtime::Plan plan, plan_with(run.hardware, input));
   HEADRACE_RETURN_IF_ERROR(runtime::check_plan(plan));
   HEADRACE_RETURN_IF_ERROR(check_nvme_budget(plan, run));
   if (!had_folder) {

@@ -12,7 +12,8 @@ namespace {
 
 Result<void> check_budgets(const Plan& plan) {
   const PlanInput& input = plan.input;
-  const Bytes peak = input.program_bytes + plan.host_slab_bytes + plan.device_slab_bytes;
+  const Bytes arena = input.separate_device ? 0 : plan.device_slab_bytes;
+  const Bytes peak = input.program_bytes + plan.host_slab_bytes + arena;
   if (plan.host_peak_bytes != peak)
     return checking::fault(
         fmt::format("the host peak is {} bytes, program and slabs are {}", plan.host_peak_bytes, peak));

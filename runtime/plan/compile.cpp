@@ -35,7 +35,8 @@ struct Smallest {
 };
 
 Smallest needs_of(const PlanInput& input, const Rung& rung) {
-  return {input.program_bytes + rung.host_slab_bytes + rung.device_slab_bytes, rung.device_slab_bytes};
+  const Bytes arena = input.separate_device ? 0 : rung.device_slab_bytes;
+  return {input.program_bytes + rung.host_slab_bytes + arena, rung.device_slab_bytes};
 }
 
 bool fits(const PlanInput& input, const Rung& rung) {

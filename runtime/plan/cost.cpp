@@ -91,6 +91,25 @@ OperationCost disk_cost(const Operation& op, const Rates& rates, bool read) {
   return cost;
 }
 
+// max(R/B_r, W/B_w, (R+W)/B_mixed); the last only where mixing is no slower than taking turns, or than mixing while
+// there is something of both and then going on alone.
+double disk_seconds(double read, double written, const Rates& rates) {
+  const double read_alone = over(read, rates.read_bytes_per_s), write_alone = over(written, rates.write_bytes_per_s);
+  const double mixed = rates.mixed_bytes_per_s;
+  double both = std::min(over(read + written, mixed), read_alone + write_alone);
+  if (mixed > 0 && read > 0 && written > 0 && rates.read_bytes_per_s > 0 && rates.write_bytes_per_s > 0) {
+    const double half = mixed / 2;
+    const double read_rate = rates.write_bytes_per_s < half
+                                 ? std::min(rates.read_bytes_per_s, mixed - rates.write_bytes_per_s)
+                                 : std::min(rates.read_bytes_per_s, half);
+    const double write_rate = std::min(rates.write_bytes_per_s, mixed - read_rate);
+    const double together = std::min(read / read_rate, written / write_rate);
+    both = std::min(both, together + over(read - together * read_rate, rates.read_bytes_per_s) +
+                              over(written - together * write_rate, rates.write_bytes_per_s));
+  }
+  return std::max({read_alone, write_alone, both});
+}
+
 double kept_of(double& budget, double bytes) {
   const double kept = std::min(budget, bytes);
   budget -= kept;
@@ -227,8 +246,7 @@ Bound bound_of(const Plan& plan, const Rates& rates, const Collectives& collecti
   } else {
     bound.cores_seconds += bound.compute_seconds * threads_share + bound.copy_seconds / cores;
   }
-  bound.disk_seconds = std::max({over(read, rates.read_bytes_per_s), over(written, rates.write_bytes_per_s),
-                                 over(read + written, rates.mixed_bytes_per_s)});
+  bound.disk_seconds = disk_seconds(read, written, rates);
   bound.network_seconds = 0;
   for (const CollectiveUse& use : collective_uses(plan, collectives))
     bound.network_seconds += collective_seconds(use.bytes, collectives.world_size, rates.network);

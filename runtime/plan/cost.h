@@ -46,6 +46,7 @@ struct Rates {
 // One rank's view of a job of several: what collectives move, per unit. Empty for one rank.
 struct Collectives {
   int world_size = 1;
+  int units_in_flight = 2;  // gathered beside each other: one computes, the others come; 1 = one after the other
   std::vector<Bytes> weights_bytes;   // of the whole unit, gathered before each visit
   std::vector<Bytes> gradient_bytes;  // of the whole unit, reduced and scattered after its last micro-batch of a group
 };

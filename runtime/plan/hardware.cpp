@@ -27,9 +27,7 @@ bool uses_disk(const PlanInput& input) {
   return input.weights_home == Home::kNvme || input.optimizer_home == Home::kNvme;
 }
 
-const char* format_word(const PlanInput& input) {
-  return input.state_format == cpu_adam::StateFormat::kSplit ? "split" : "fp32";
-}
+const char* format_word(const PlanInput& input) { return cpu_adam::state_format_name(input.state_format); }
 
 // The storage entries whose paths the job names, added up; else the first.
 StorageHardware storage_of(const Hardware& hardware, const Job& job) {
@@ -70,11 +68,14 @@ Result<void> add_compute(const Hardware& hardware, const PlanInput& input, Machi
   const double* flops = find(device ? hardware.device.flops_per_s : hardware.flops_per_s, dtype);
   if (flops == nullptr)
     return lacks(device ? "device.flops_per_s." + dtype : fmt::format("compute entry with \"dtype\": \"{}\"", dtype));
+  const Named& rates = device ? hardware.device.flops_per_s : hardware.flops_per_s;
+  const double* forward = find(rates, dtype + " forward");
+  const double* backward = find(rates, dtype + " backward");
   for (const UnitInfo& unit : input.model.units) {
-    const double seconds = unit.forward_flops / *flops;
+    machine.rates.forward_seconds.push_back(unit.forward_flops / *(forward != nullptr ? forward : flops));
     // A fused unit makes its forward products in its backward pass.
-    machine.rates.forward_seconds.push_back(seconds);
-    machine.rates.backward_seconds.push_back(unit.fused_loss ? 3 * seconds : 2 * seconds);
+    machine.rates.backward_seconds.push_back((unit.fused_loss ? 3 : 2) * unit.forward_flops /
+                                             *(backward != nullptr ? backward : flops));
   }
   machine.peak_flops_per_s = *flops;
   if (const double* peak = find(hardware.device.peak_flops_per_s, dtype); device && peak != nullptr) {
@@ -138,7 +139,9 @@ Result<Machine> machine_for(const Hardware& hardware, const PlanInput& input, co
   return machine;
 }
 
-ModelInfo rank_model(const ModelInfo& model, int world_size, DType weights_dtype, DType gradient_dtype) {
+ModelInfo rank_model(const ModelInfo& model, const Collectives& collectives, DType weights_dtype,
+                     DType gradient_dtype) {
+  const int world_size = collectives.world_size, in_flight = collectives.units_in_flight;
   if (world_size <= 1) return model;
   ModelInfo share = model;
   for (std::size_t u = 0; u < share.units.size(); ++u) {
@@ -147,9 +150,9 @@ ModelInfo rank_model(const ModelInfo& model, int world_size, DType weights_dtype
     for (const UnitId used : model.units[u].uses) whole += model.units[static_cast<std::size_t>(used)].flat_elements;
     const bool frozen =
         std::all_of(unit.tensors.begin(), unit.tensors.end(), [](const TensorInfo& tensor) { return tensor.frozen; });
-    const Bytes gathered = 2 * whole * dtype_bytes(weights_dtype);
+    const Bytes gathered = in_flight * whole * dtype_bytes(weights_dtype);
     unit.forward_workspace_bytes += gathered;
-    unit.backward_workspace_bytes += gathered + whole * (4 + dtype_bytes(gradient_dtype));
+    unit.backward_workspace_bytes += gathered + whole * (4 + (in_flight > 1 ? dtype_bytes(gradient_dtype) : 0));
     if (unit.tensors.empty()) continue;
     TensorInfo slice;
     slice.name = unit.name + ".shard";
@@ -167,8 +170,7 @@ ZeroMemory zero_memory(const PlanInput& input, int stage, int world_size) {
   double optimizer = 0;
   for (const UnitInfo& unit : input.model.units) {
     elements += static_cast<double>(unit.flat_elements);
-    optimizer +=
-        static_cast<double>(optimizer_layout(input, unit.flat_elements).bytes);
+    optimizer += static_cast<double>(optimizer_layout(input, unit.flat_elements).bytes);
   }
   ZeroMemory memory;
   memory.weights = elements * static_cast<double>(dtype_bytes(input.weights_dtype)) / (stage >= 3 ? world_size : 1);

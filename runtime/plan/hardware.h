@@ -33,7 +33,7 @@ struct DeviceHardware {
 struct Hardware {
   std::string name;
   int cores = 0;                                              // that compute
-  std::vector<std::pair<std::string, double>> flops_per_s;    // of the host, by dtype
+  std::vector<std::pair<std::string, double>> flops_per_s;    // of the host, by dtype; also "bf16 forward" where known
   std::vector<std::pair<std::string, double>> updates_per_s;  // parameters, by state format
   double gradient_elements_per_s = 0;
   double copy_bytes_per_s = 0, read_memory_bytes_per_s = 0, write_memory_bytes_per_s = 0;
@@ -43,6 +43,8 @@ struct Hardware {
   DeviceHardware device;
   double h2d_bytes_per_s = 0, d2h_bytes_per_s = 0, link_latency_seconds = 0;         // per device
   double intra_bytes_per_s = 0, inter_bytes_per_s = 0, network_latency_seconds = 0;  // per device
+  // The file states what the machine has; one that a run or `profile` wrote is about the machine it ran on.
+  [[nodiscard]] bool is_elsewhere() const noexcept { return host_memory_bytes > 0; }
 };
 
 // One rank of a job on machines of a kind.
@@ -66,9 +68,11 @@ struct Machine {
 [[nodiscard]] Result<Machine> machine_for(const Hardware& hardware, const PlanInput& input, const Job& job);
 
 // One rank's share of a model: each unit's tensors are one slice of the flat space, and what a rank gathers or sums
-// before it hands it on stands in its workspace: the weights of two units, one unit's gradient in fp32 and one in the
-// gradient's dtype. For planning: a plan made for it has one rank, and its simulation is given the collectives.
-[[nodiscard]] ModelInfo rank_model(const ModelInfo& model, int world_size, DType weights_dtype, DType gradient_dtype);
+// before it hands it on stands in its workspace: the weights of as many units as are in flight, one unit's gradient in
+// fp32 and, where two are in flight, one in the gradient's dtype. For planning: a plan made for it has one rank, and
+// its simulation is given the collectives.
+[[nodiscard]] ModelInfo rank_model(const ModelInfo& model, const Collectives& collectives, DType weights_dtype,
+                                   DType gradient_dtype);
 
 // Bytes per rank of model states as ZeRO divides them over `world_size` ranks: stage 0 nothing, 1 the optimizer, 2 the
 // gradients too, 3 the weights too.

@@ -147,6 +147,7 @@ struct PlanInput {
   bool can_clip = false;  // gradients may be scaled by the norm: early updates must be able to be made again
   bool cache = true;      // false: nothing of NVMe-home state stays in memory beyond its use
   bool force_copies = false;
+  bool separate_device = false;    // device memory is a device's own and not the host's: plans for other machines
   std::int64_t tile_elements = 0;  // multiple of 4096
   Bytes host_budget = 0;           // everything the process holds
   Bytes device_budget = 0;         // 0 = no limit of its own (the `cpu` device's arena counts as host memory)

@@ -33,20 +33,21 @@ struct Node {
 // What is to be simulated: nodes with who waits for whom, and their order on each lane.
 class Graph {
  public:
-  Graph(const Plan& plan, const Rates& rates, const std::vector<CollectiveUse>& uses, int world_size) : plan_(plan) {
+  Graph(const Plan& plan, const Rates& rates, const std::vector<CollectiveUse>& uses, const Collectives& collectives)
+      : plan_(plan) {
     const auto count = static_cast<NodeId>(plan.operations.size());
     nodes.reserve(at(count) + uses.size());
     for (const Operation& op : plan.operations) {
       Node node;
       node.lane = lane_index(op.lane);
       node.cost = cost_of(plan, op, rates);
-      if (op.kind == OperationKind::kNorm) node.cost.seconds += barrier_seconds(world_size, rates.network);
+      if (op.kind == OperationKind::kNorm) node.cost.seconds += barrier_seconds(collectives.world_size, rates.network);
       nodes.push_back(node);
       lanes[node.lane].push_back(static_cast<NodeId>(nodes.size()) - 1);
     }
     for (NodeId id = 0; id < count; ++id)
       for (const OperationId dependency : plan.operations[at(id)].dependencies) edges_.emplace_back(dependency, id);
-    add_collectives(uses, rates, world_size);
+    add_collectives(uses, rates, collectives);
     index_edges();
   }
 
@@ -64,7 +65,7 @@ class Graph {
   }
 
  private:
-  void add_collectives(const std::vector<CollectiveUse>& uses, const Rates& rates, int world_size);
+  void add_collectives(const std::vector<CollectiveUse>& uses, const Rates& rates, const Collectives& collectives);
   void index_edges();
 
   const Plan& plan_;
@@ -89,7 +90,8 @@ std::vector<std::vector<std::pair<UnitId, OperationId>>> weight_writers(const Pl
   return writers;
 }
 
-void Graph::add_collectives(const std::vector<CollectiveUse>& uses, const Rates& rates, int world_size) {
+void Graph::add_collectives(const std::vector<CollectiveUse>& uses, const Rates& rates,
+                            const Collectives& collectives) {
   if (uses.empty()) return;
   const auto writers = weight_writers(plan_);
   std::vector<OperationId> stage_first, stage_last;
@@ -103,7 +105,7 @@ void Graph::add_collectives(const std::vector<CollectiveUse>& uses, const Rates&
   for (const CollectiveUse& use : uses) {
     Node node;
     node.lane = lane_index(Lane::kCollective);
-    node.cost.seconds = collective_seconds(use.bytes, world_size, rates.network);
+    node.cost.seconds = collective_seconds(use.bytes, collectives.world_size, rates.network);
     nodes.push_back(node);
     const auto id = static_cast<NodeId>(nodes.size()) - 1;
     lanes[node.lane].push_back(id);
@@ -111,14 +113,15 @@ void Graph::add_collectives(const std::vector<CollectiveUse>& uses, const Rates&
       edges_.emplace_back(id, use.first);
       for (const auto& [unit, writer] : writers[at(use.first)])
         if (unit == use.unit && writer >= 0) edges_.emplace_back(writer, id);
-      // Two gathered units have room: this one waits until the last but one is done with.
-      if (use.stage >= 2 && stage_last[at(use.stage) - 2] >= 0) edges_.emplace_back(stage_last[at(use.stage) - 2], id);
+      // It waits for the unit whose room it takes.
+      const std::int32_t before = use.stage - collectives.units_in_flight;
+      if (before >= 0 && stage_last[at(before)] >= 0) edges_.emplace_back(stage_last[at(before)], id);
     } else {
       edges_.emplace_back(use.last, id);
       scatters[at(use.unit)].emplace_back(plan_.operations[at(use.last)].group, id);
-      // One rounded gradient has room beside the one that is being summed.
-      if (at(use.stage) + 2 < stage_first.size() && stage_first[at(use.stage) + 2] >= 0)
-        edges_.emplace_back(id, stage_first[at(use.stage) + 2]);
+      // So does the gradient of a later one, which is summed where this one was.
+      const std::size_t after = at(use.stage + collectives.units_in_flight);
+      if (after < stage_first.size() && stage_first[after] >= 0) edges_.emplace_back(id, stage_first[after]);
     }
   }
   for (std::size_t i = 0; i < plan_.operations.size(); ++i) {
@@ -404,7 +407,7 @@ Result<Simulation> simulate(const Plan& plan, const Rates& rates) { return simul
 
 Result<Simulation> simulate(const Plan& plan, const Rates& rates, const Collectives& collectives) {
   const std::vector<CollectiveUse> uses = collective_uses(plan, collectives);
-  Graph graph(plan, rates, uses, collectives.world_size);
+  Graph graph(plan, rates, uses, collectives);
   HEADRACE_RETURN_IF_ERROR(graph.check());
   Simulation simulation;
   simulation.critical_path_seconds = critical_path(plan, graph);

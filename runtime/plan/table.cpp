@@ -114,7 +114,7 @@ void add_table(Plan& plan, const Facts& facts, const Rung& rung, const DiskBytes
     MemoryLine line;
     line.what = kRowNames[row];
     line.device = device[row];
-    line.host = host[row] + device[row];  // the `cpu` device's arena is host memory
+    line.host = host[row] + (plan.input.separate_device ? 0 : device[row]);  // the `cpu` device's arena is host memory
     plan.memory.push_back(std::move(line));
   }
   plan.memory[kProgramRow].host += plan.input.program_bytes;
@@ -135,7 +135,8 @@ void add_table(Plan& plan, const Facts& facts, const Rung& rung, const DiskBytes
 void add_numbers(Plan& plan, const Facts& facts, const Rung& rung) {
   plan.host_slab_bytes = rung.host_slab_bytes;
   plan.device_slab_bytes = rung.device_slab_bytes;
-  plan.host_peak_bytes = plan.input.program_bytes + plan.host_slab_bytes + plan.device_slab_bytes;
+  const Bytes arena = plan.input.separate_device ? 0 : plan.device_slab_bytes;
+  plan.host_peak_bytes = plan.input.program_bytes + plan.host_slab_bytes + arena;
   for (const Operation& op : plan.operations) {
     if (op.lane == Lane::kNvmeRead) plan.read_bytes_per_step += op.bytes;
     if (op.lane == Lane::kNvmeWrite) plan.write_bytes_per_step += op.bytes;

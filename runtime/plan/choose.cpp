@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "runtime/plan/choose.h"
+
+#include <optional>
+#include <vector>
+
+namespace headrace::runtime {
+
+namespace {
+
+// A gain below this is rounding.
+constexpr double kSame = 1e-9;
+
+class Search {
+ public:
+  Search(const Machine& machine, const ChooseOptions& options) : machine_(machine), options_(options) {}
+
+  // Simulates one plan; true while plans with less memory may still be faster.
+  Result<bool> consider(Plan plan) {
+    const double least = bound_of(plan, machine_.rates, machine_.collectives).seconds();
+    if (best_.has_value() && least >= best_->simulation.step_seconds * (1 - kSame)) return false;
+    HEADRACE_TRY(Simulation simulation, simulate(plan, machine_.rates, machine_.collectives));
+    ++tried_;
+    if (!best_.has_value() || simulation.step_seconds < best_->simulation.step_seconds * (1 - kSame))
+      best_ = Choice{std::move(plan), std::move(simulation), 0};
+    return true;
+  }
+
+  // From the plan that uses most memory down: each next one has to do with less than the one before used. Plans with
+  // less memory move no fewer bytes and compute no less, so their bounds only grow.
+  Result<void> descend(PlanInput input) {
+    for (int i = 0; i < options_.plans_per_kind; ++i) {
+      Result<Plan> plan = compile_plan(input);
+      if (!plan.ok()) return {};  // nothing smaller fits
+      input.host_budget = plan->host_peak_bytes - 1;
+      const bool large = static_cast<std::int64_t>(plan->operations.size()) > options_.most_operations;
+      HEADRACE_TRY(const bool go_on, consider(std::move(plan).value()));
+      if (!go_on || large) return {};
+    }
+    return {};
+  }
+
+  Choice take() {
+    best_->tried = tried_;
+    return std::move(*best_);
+  }
+
+ private:
+  const Machine& machine_;
+  const ChooseOptions& options_;
+  std::optional<Choice> best_;
+  int tried_ = 0;
+};
+
+std::vector<std::int32_t> group_sizes(const PlanInput& input) {
+  if (input.group_size > 0) return {input.group_size};
+  std::vector<std::int32_t> sizes;
+  for (std::int32_t size = input.micro_batches;; size = (size + 1) / 2) {
+    sizes.push_back(size);
+    if (size == 1) return sizes;
+  }
+}
+
+std::vector<UpdatePolicy> policies(const PlanInput& input) {
+  if (input.update != UpdatePolicy::kAuto) return {input.update};
+  return {UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward};
+}
+
+}  // namespace
+
+Result<Choice> choose_plan(const PlanInput& input, const Machine& machine, const ChooseOptions& options) {
+  HEADRACE_TRY(Plan usual, compile_plan(input));
+  Search search(machine, options);
+  HEADRACE_RETURN_IF_ERROR(search.consider(std::move(usual)));
+  for (const UpdatePolicy policy : policies(input))
+    for (const std::int32_t size : group_sizes(input)) {
+      PlanInput kind = input;
+      kind.update = policy;
+      kind.group_size = size;
+      HEADRACE_RETURN_IF_ERROR(search.descend(kind));
+    }
+  return search.take();
+}
+
+}  // namespace headrace::runtime
