@@ -162,8 +162,8 @@ void adamw_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& c)
   const auto rest = static_cast<std::size_t>(s.elements - begin);
   constexpr std::size_t kWeightBytes = kWeights == WeightKind::kFp32 ? 4 : 2;
   constexpr std::size_t kGradientBytes = kGradient == GradientKind::kFp32 ? 4 : 2;
-  alignas(64) float weights[kPair] = {};
-  alignas(64) float gradient[kPair] = {};
+  alignas(64) std::byte weights[kPair * sizeof(float)] = {};  // bytes: of any element type
+  alignas(64) std::byte gradient[kPair * sizeof(float)] = {};
   alignas(64) float master[kPair] = {};
   alignas(64) float exp_avg[kPair] = {};
   alignas(64) float exp_avg_sq[kPair] = {};

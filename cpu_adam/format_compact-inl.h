@@ -203,7 +203,7 @@ void compact_tail(CompactLoop local, std::int64_t begin) noexcept {
   const auto rest = static_cast<std::size_t>(s.elements - begin);
   constexpr std::int64_t kGradientBytes = kGradient == GradientKind::kFp32 ? 4 : 2;
   alignas(64) std::uint16_t weights[kCompactBlock] = {};
-  alignas(64) float gradient[kCompactBlock] = {};
+  alignas(64) std::byte gradient[kCompactBlock * sizeof(float)] = {};  // bytes: of any element type
   alignas(64) std::uint8_t bytes[3][kCompactBlock] = {};
   void* const arrays[3] = {s.remainder, s.exp_avg, s.exp_avg_sq};
   for (int j = 0; j < 3; ++j) std::memcpy(bytes[j], static_cast<std::uint8_t*>(arrays[j]) + begin, rest);

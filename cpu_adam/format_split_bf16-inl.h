@@ -91,7 +91,7 @@ void split_bf16_tail(SplitBf16Loop local, std::int64_t begin) noexcept {
   const auto rest = static_cast<std::size_t>(s.elements - begin);
   constexpr std::int64_t kGradientBytes = kGradient == GradientKind::kFp32 ? 4 : 2;
   alignas(64) std::uint16_t planes[4][kPair] = {};
-  alignas(64) float gradient[kPair] = {};
+  alignas(64) std::byte gradient[kPair * sizeof(float)] = {};  // bytes: of any element type
   void* const arrays[4] = {s.weights, s.remainder, s.exp_avg, s.exp_avg_sq};
   for (int j = 0; j < 4; ++j) std::memcpy(planes[j], static_cast<std::uint16_t*>(arrays[j]) + begin, rest * 2);
   std::memcpy(gradient, static_cast<const char*>(s.gradient) + begin * kGradientBytes,
