@@ -76,11 +76,9 @@ std::vector<std::string> verdict(const Report& report) {
                               format_bytes(static_cast<Bytes>(kModel * Feed::kWriteBytes))));
   if (!result.is_default)
     words.push_back(
-        fmt::format("set headrace.io.block_bytes to \"{}\" and headrace.io.in_flight_bytes to \"{}\": the "
-                    "defaults are slower here",
-                    result.setting.block_bytes % kMiB == 0 ? fmt::format("{}MiB", result.setting.block_bytes / kMiB)
-                                                           : fmt::format("{}KiB", result.setting.block_bytes / kKiB),
-                    fmt::format("{}MiB", result.setting.in_flight_bytes / kMiB)));
+        fmt::format("block {} with {} in flight is faster here than the default; headrace tune CONFIG says "
+                    "whether it is for your job, and what to set",
+                    format_bytes(result.setting.block_bytes), format_bytes(result.setting.in_flight_bytes)));
   if (!result.direct)
     words.push_back(fmt::format("the page cache was part of this ({}): rates of a disk with direct I/O are steadier",
                                 result.why_buffered));
