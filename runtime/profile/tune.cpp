@@ -83,6 +83,7 @@ Result<std::vector<TransferSetting>> Tuning::first_round(TuneReport& report) {
     double seconds = 0;
   };
   std::vector<Tried> tried;
+  std::string in_use;
   for (const Bytes block : kBlocks) {
     for (const Bytes flight : kInFlight) {
       const TransferSetting setting{block, flight, job_.present.backend};
@@ -90,6 +91,7 @@ Result<std::vector<TransferSetting>> Tuning::first_round(TuneReport& report) {
                      3 * first_seconds(job_));
       HEADRACE_TRY(const Rates rates, measure(setting, first_seconds(job_)));
       tried.push_back({setting, step_seconds(rates)});
+      in_use = rates.backend;
       progress_.found(
           fmt::format("{} read, {} written at once", format_rate(rates.mixed / 2), format_rate(rates.mixed / 2)));
     }
@@ -115,6 +117,7 @@ Result<std::vector<TransferSetting>> Tuning::first_round(TuneReport& report) {
   if (job_.present.backend == io::IoBackendChoice::kAuto) {
     for (const auto choice :
          {io::IoBackendChoice::kUring, io::IoBackendChoice::kLibaio, io::IoBackendChoice::kThreads}) {
+      if (io::backend_candidates(choice).front().name == in_use) continue;  // what "auto" takes already
       TransferSetting setting = tried.front().setting;
       setting.backend = choice;
       add(setting);
