@@ -1,29 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// `headrace plan`: whether a job fits, where its bytes are and how many move, without touching any state.
+// `headrace plan`: whether a job fits, where its bytes are, how many move, and what a step will take, without touching
+// any state.
 #include <fmt/format.h>
 
 #include <memory>
 #include <optional>
 
 #include "bindings/cli/command.h"
+#include "bindings/cli/plan_compare.h"
+#include "bindings/cli/plan_job.h"
 #include "bindings/cli/plan_predict.h"
 #include "bindings/cli/plan_text.h"
 #include "core/file.h"
-#include "kernels/cpu/parallel.h"
-#include "models/trainer/hardware_file.h"
-#include "models/trainer/read_setup.h"
-#include "runtime/plan/compile.h"
+#include "runtime/plan/choose.h"
 
 namespace headrace::cli {
 namespace {
-
-struct PlanArguments {
-  std::string config;
-  std::vector<std::string> overrides;
-  std::string preset;
-  std::string hardware;
-  std::string trace, html;
-};
 
 Result<void> write_pictures(const PlanArguments& arguments, const Prediction* prediction, const runtime::Plan& plan) {
   if (arguments.trace.empty() && arguments.html.empty()) return {};
@@ -37,29 +29,30 @@ Result<void> write_pictures(const PlanArguments& arguments, const Prediction* pr
   return {};
 }
 
+void print_plan(const PlanJob& job, const runtime::Plan& plan, const Prediction* prediction) {
+  print(job.is_elsewhere() ? job_text(job, plan) : plan_text(plan, job.setup, ""));
+  print(prediction != nullptr ? prediction_text(*prediction, plan)
+                              : std::string("step      not predicted: --hardware FILE gives the machine's rates (a run "
+                                            "writes its own as hardware.json)\n"));
+  for (const std::string& note : job.notes) print("note: " + note + "\n");
+  for (const std::string& note : job.setup.config.notes) print("note: " + note + "\n");
+}
+
+// With rates: the plan whose step is shortest.
+Result<runtime::Plan> compile(const PlanJob& job) {
+  if (!job.machine.has_value()) return runtime::compile_plan(job.input);
+  HEADRACE_TRY(runtime::Choice choice, runtime::choose_plan(job.input, *job.machine));
+  return std::move(choice.plan);
+}
+
 Result<int> plan(const PlanArguments& arguments, bool json) {
-  models::SetupRequest request;
-  request.config_file = arguments.config;
-  request.overrides = arguments.overrides;
-  // With --preset the first word may be an override: there need be no config.
-  if (!arguments.preset.empty()) {
-    request.preset = arguments.preset;
-    if (request.config_file.find('=') != std::string::npos) {
-      request.overrides.insert(request.overrides.begin(), request.config_file);
-      request.config_file.clear();
-    }
-  } else if (request.config_file.empty()) {
-    return make_error(ErrorCode::kUsage, "headrace plan needs a config file or --preset NAME",
-                      "headrace plan run.json");
+  HEADRACE_TRY(PlanJob job, make_job(arguments));
+  Result<runtime::Plan> compiled = compile(job);
+  if (!compiled.ok() && compiled.error().code == ErrorCode::kDoesNotFit && job.ranks.world_size() > 1) {
+    gather_units(job, 1);
+    compiled = compile(job);
+    job.notes.push_back("the device has no room to gather a unit while another computes");
   }
-  request.purpose = config::Purpose::kPlan;
-  HEADRACE_TRY(const models::TrainingSetup setup, models::read_setup(request));
-  const config::RunConfig& run = setup.config.run;
-  const models::Model model(setup.model, run.weights_dtype, run.batch.micro_batch_size,
-                            setup.train_data.sequence_length);
-  const Bytes scratch = static_cast<Bytes>(models::resolve_threads(run)) * kernels::Parallel::kScratchBytes;
-  HEADRACE_TRY(const runtime::PlanInput input, models::make_plan_input(setup, model.info(), 0, scratch));
-  const Result<runtime::Plan> compiled = runtime::compile_plan(input);
   if (!compiled.ok() && compiled.error().code == ErrorCode::kDoesNotFit && json) {
     print(misfit_json(compiled.error()) + "\n");
     print_error(compiled.error().to_string() + "\n");
@@ -67,25 +60,23 @@ Result<int> plan(const PlanArguments& arguments, bool json) {
   }
   if (!compiled.ok()) return compiled.error();
   HEADRACE_RETURN_IF_ERROR(runtime::check_plan(*compiled));
-  HEADRACE_RETURN_IF_ERROR(models::check_nvme_budget(*compiled, run));
+  HEADRACE_RETURN_IF_ERROR(models::check_nvme_budget(*compiled, job.setup.config.run));
   std::optional<Prediction> prediction;
-  const std::string hardware = arguments.hardware.empty() ? run.hardware.value_or("") : arguments.hardware;
-  if (!hardware.empty()) {
-    runtime::Machine machine;
-    HEADRACE_TRY(machine.rates, models::read_hardware(hardware, compiled->input));
-    HEADRACE_TRY(prediction, predict(*compiled, machine));
-    add_advice(*prediction, *compiled, input, machine);
+  if (job.machine.has_value()) {
+    HEADRACE_TRY(prediction, predict(*compiled, *job.machine));
+    add_advice(*prediction, *compiled, job.input, *job.machine);
   }
-  HEADRACE_RETURN_IF_ERROR(write_pictures(arguments, prediction.has_value() ? &*prediction : nullptr, *compiled));
+  const Prediction* const predicted = prediction.has_value() ? &*prediction : nullptr;
+  HEADRACE_RETURN_IF_ERROR(write_pictures(arguments, predicted, *compiled));
+  HEADRACE_TRY(const Compared compared, compare(job, arguments.compare));
   if (json) {
-    print(plan_json(*compiled, setup, prediction.has_value() ? &*prediction : nullptr) + "\n");
-    return 0;
+    std::string document = plan_json(*compiled, job.setup, predicted);
+    if (!arguments.compare.empty()) document.insert(document.size() - 1, ",\"compare\":" + compare_json(compared, job));
+    print(document + "\n");
+  } else {
+    print_plan(job, *compiled, predicted);
+    print(compare_text(compared, job, *compiled, predicted));
   }
-  print(plan_text(*compiled, setup, ""));
-  print(prediction.has_value() ? prediction_text(*prediction, *compiled)
-                               : std::string("step      not predicted: --hardware FILE gives the machine's rates (a "
-                                             "run writes its own as hardware.json)\n"));
-  for (const std::string& note : setup.config.notes) print("note: " + note + "\n");
   return 0;
 }
 
@@ -99,6 +90,13 @@ void add_plan(Program& program) {
   command->add_option("overrides", arguments->overrides, "key=value: sets a key of the config");
   command->add_option("--preset", arguments->preset, "Plan this model (llama-1b, …) instead of the config's");
   command->add_option("--hardware", arguments->hardware, "File of measured rates: predicts the step and its bound");
+  command->add_option("--nodes", arguments->nodes, "Machines of that kind")->check(CLI::Range(1, 100'000));
+  command->add_option("--ranks-per-node", arguments->ranks_per_node, "Ranks on each (default: one, or one per device)")
+      ->check(CLI::Range(1, 1'000));
+  command->add_option(
+      "--compare", arguments->compare,
+      "The same job by other rules: zero-infinity, zero-infinity-optimizer, greedysnake, lohan, zero-offload; or what "
+      "zero-stages divide. Comma separated");
   command->add_option("--trace", arguments->trace, "Write the simulated step as a Chrome trace to this file");
   command->add_option("--html", arguments->html, "Write a page with pictures of lanes and memory to this file");
   command->add_flag("--json", program.json, "One JSON document on standard output");

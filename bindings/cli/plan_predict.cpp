@@ -7,6 +7,7 @@
 
 #include "bindings/cli/command.h"
 #include "bindings/cli/plan_text.h"
+#include "runtime/plan/choose.h"
 
 namespace headrace::cli {
 
@@ -23,8 +24,8 @@ Result<runtime::Simulation> with_budgets(const runtime::PlanInput& planned, cons
   runtime::PlanInput input = asked;
   input.host_budget = planned.host_budget;
   input.device_budget = planned.device_budget;
-  HEADRACE_TRY(const runtime::Plan plan, runtime::compile_plan(input));
-  return runtime::simulate(plan, machine.rates, machine.collectives);
+  HEADRACE_TRY(runtime::Choice choice, runtime::choose_plan(input, machine));
+  return std::move(choice.simulation);
 }
 
 // A quarter more, as a whole number of its unit.
@@ -103,6 +104,18 @@ std::string flops_text(const Prediction& prediction, const runtime::Plan& plan) 
       100 * flops / prediction.step_seconds() / prediction.peak_flops_per_s,
       prediction.is_maker_peak ? "the maker's" : "the measured", prediction.peak_flops_per_s,
       prediction.world_size > 1 ? " per rank" : "", plan.input.micro_batches, flops);
+}
+
+std::string floor_text(const runtime::Plan& plan) {
+  const auto moved = static_cast<double>(plan.read_bytes_per_step + plan.write_bytes_per_step);
+  const Bytes memory = std::max<Bytes>(0, plan.input.host_budget - plan.input.program_bytes);
+  const runtime::TrafficFloor floor = runtime::traffic_floor(plan, memory);
+  const double least = floor.read_bytes + floor.write_bytes;
+  if (moved <= 0 || least <= 0) return {};
+  return fmt::format(
+      "floor     no schedule with this memory reads less than {} and writes less than {}: {:.2f} × that\n",
+      format_bytes(static_cast<Bytes>(floor.read_bytes)), format_bytes(static_cast<Bytes>(floor.write_bytes)),
+      moved / least);
 }
 
 std::string wear_text(const Prediction& prediction, const runtime::Plan& plan) {
@@ -191,8 +204,8 @@ std::string prediction_text(const Prediction& prediction, const runtime::Plan& p
       prediction.step_seconds() / prediction.bound.seconds(), prediction.bound.resource(),
       prediction.simulation.critical_path_seconds);
   text += bound_text(prediction.bound, plan, tokens) + "\n";
-  return text + waiting_text(prediction) + flops_text(prediction, plan) + wear_text(prediction, plan) +
-         advice_text(prediction);
+  return text + floor_text(plan) + waiting_text(prediction) + flops_text(prediction, plan) +
+         wear_text(prediction, plan) + advice_text(prediction);
 }
 
 }  // namespace headrace::cli

@@ -22,9 +22,7 @@ std::string parameters_text(std::int64_t parameters) {
   return fmt::format("{:.1f}M", static_cast<double>(parameters) * 1e-6);
 }
 
-const char* format_word(const runtime::PlanInput& input) {
-  return input.state_format == cpu_adam::StateFormat::kSplit ? "split" : "fp32";
-}
+const char* format_word(const runtime::PlanInput& input) { return cpu_adam::state_format_name(input.state_format); }
 
 double tokens_of(const models::TrainingSetup& setup) {
   return static_cast<double>(setup.config.run.batch.train_batch_size * setup.train_data.sequence_length);

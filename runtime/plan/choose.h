@@ -19,8 +19,7 @@ struct ChooseOptions {
   // less memory can be faster: memory that holds state is taken from reading ahead or from early updates. A plan that
   // cannot beat the best (its bound is no shorter) ends the descent, so that the limit is seldom reached.
   int plans_per_kind = 48;
-  std::int64_t most_operations =
-      20'000;  // beyond so many in a plan, one plan per kind: a search takes seconds, not minutes
+  std::int64_t most_operations = 4'000;  // of larger plans one per kind: a search takes seconds, not minutes
 };
 
 // Over everything that the input leaves open (group size and update policy), and all that fits into the budgets. Never
