@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Disks that fail, are slow or vanish, served by nbdkit through FUSE to a loop device: right bytes or a clear error.
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <chrono>
 #include <fstream>
 
 #include "fault_support.h"
@@ -20,8 +25,11 @@ class ServedDisk {
     const std::string pid = std::filesystem::absolute(folder) / "pid";
     const std::string serve =
         "nbdkit -U " + socket_ + " -P " + pid + " " + filters + " memory 64M " + settings + " > /dev/null 2>&1";
-    if (std::system(serve.c_str()) != 0) return;  // NOLINT: it goes to the background when it is ready
-    std::ifstream(pid) >> server_;
+    if (std::system(serve.c_str()) != 0) return;      // NOLINT: it goes to the background when it is ready
+    for (int i = 0; i < 1000 && server_ <= 0; ++i) {  // it writes its number when it is in the background already
+      std::ifstream(pid) >> server_;
+      ::poll(nullptr, 0, 1);
+    }
     fuse_ = ::fork();
     if (fuse_ == 0) {
       const int null = ::open("/dev/null", O_RDWR);
@@ -44,8 +52,12 @@ class ServedDisk {
   }
   ServedDisk(const ServedDisk&) = delete;
   ServedDisk& operator=(const ServedDisk&) = delete;
+  // Returns when it is gone: a process that is being killed may still answer.
   void kill_server() {
-    if (server_ > 0) ::kill(std::exchange(server_, 0), SIGKILL);
+    if (server_ <= 0) return;
+    ::kill(std::exchange(server_, 0), SIGKILL);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (listens() && std::chrono::steady_clock::now() < deadline) ::poll(nullptr, 0, 1);
   }
   // The loop device reads its file through the page cache, direct I/O above it or not.
   void forget_cached() const {
@@ -56,6 +68,14 @@ class ServedDisk {
   [[nodiscard]] std::vector<std::string> paths() const { return {device_->path()}; }
 
  private:
+  [[nodiscard]] bool listens() const {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    socket_.copy(address.sun_path, sizeof(address.sun_path) - 1);
+    const io::UniqueFd caller(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    return ::connect(caller.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  }
+
   std::string socket_;
   std::string file_;
   pid_t server_ = 0;

@@ -124,7 +124,9 @@ TEST(EngineEarly, ClippedAndDroppedStepsGiveTheBitsOfLateUpdates) {
     const Course early = run_course(variant.options, limits);
     expect_same(early, late, variant.name);
     for (std::size_t i = 0; i < early.outcomes.size(); ++i) {
-      EXPECT_TRUE(early.outcomes[i].early) << variant.name << ", step " << i + 1;
+      // A miss may be known before the first early update begins.
+      const bool stands = !early.outcomes[i].redone && !early.outcomes[i].skipped;
+      EXPECT_TRUE(early.outcomes[i].early || !stands) << variant.name << ", step " << i + 1;
       EXPECT_EQ(early.outcomes[i].redone, is_clipped(i + 1)) << variant.name << ", step " << i + 1;
       EXPECT_EQ(early.outcomes[i].skipped, i + 1 == kNanStep) << variant.name << ", step " << i + 1;
     }
