@@ -301,7 +301,7 @@ Error Settings::unknown_key(const std::string& prefix, const JsonMember& member)
   } else if (const std::string near = nearest(member.key, valid); !near.empty()) {
     // In a file the word goes where it stands; an argument is written with its path.
     std::string wanted = member.value.origin > 0 ? joined(prefix, near) : near;
-    if (constexpr std::string_view kNative = "headrace."; wanted.starts_with(kNative)) wanted.erase(0, kNative.size());
+    if (constexpr std::string_view kOurs = "headrace."; wanted.starts_with(kOurs)) wanted.erase(0, kOurs.size());
     message += fmt::format("; did you mean \"{}\"?", wanted);
   } else if (const std::string near_elsewhere = where_it_belongs(prefix, member.key, true); !near_elsewhere.empty()) {
     message += "; " + near_elsewhere;
