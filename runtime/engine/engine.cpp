@@ -158,7 +158,7 @@ Result<void> Engine::begin_step(const StepSettings& settings) {
   outcome_.step = settings.step;
   counters_before_ = counters_of(nvme_, spill_);
   in_eval_ = false;
-  in_redo_ = redo_follows_ = false;
+  redo_follows_ = false;
   redo_times_ = {};
   HEADRACE_CHECK(!is_early() || plan_.input.can_clip || settings.clip_norm <= 0, "the plan can redo what it clips");
   gradient_scale_ = static_cast<float>(1 / settings.loss_scale);  // until the norm says otherwise

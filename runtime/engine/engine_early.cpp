@@ -80,7 +80,9 @@ Result<void> Engine::redo() {
                       "start anew with slots: 2, or with schedule.update=after_backward");
   in_redo_ = true;
   executor_->begin(redo_schedule_);
-  HEADRACE_TRY(redo_times_, executor_->finish());
+  Result<RunTimes> times = executor_->finish();
+  in_redo_ = false;  // an evaluation may come next: its operations are all wanted
+  HEADRACE_TRY(redo_times_, std::move(times));
   return {};
 }
 

@@ -40,8 +40,9 @@ struct Course {
   std::vector<runtime::StepOutcome> outcomes;
 };
 
-// Runs the steps with these limits (0 = none); the non-finite step in between.
-Course run_course(const EngineRunOptions& options, const std::vector<double>& clip_norms) {
+// Runs the steps with these limits (0 = none); the non-finite step in between (0 = none).
+Course run_course(const EngineRunOptions& options, const std::vector<double>& clip_norms,
+                  std::uint64_t nan_step = kNanStep) {
   Course course;
   course.clip_norms = clip_norms;
   const TemporaryFolder folder;
@@ -49,7 +50,7 @@ Course run_course(const EngineRunOptions& options, const std::vector<double>& cl
   if (run == nullptr) return course;
   for (std::uint64_t step = 1; step <= clip_norms.size(); ++step) {
     const auto result =
-        run->step(step, clip_norms[step - 1], [&](runtime::StepSettings& s) { s.inject_nan = step == kNanStep; });
+        run->step(step, clip_norms[step - 1], [&](runtime::StepSettings& s) { s.inject_nan = step == nan_step; });
     EXPECT_TRUE(result.ok()) << "step " << step << ": " << (result.ok() ? "" : result.error().to_string());
     if (!result.ok()) return course;
     const auto digest = run->digest();
@@ -133,6 +134,27 @@ TEST(EngineEarly, ClippedAndDroppedStepsGiveTheBitsOfLateUpdates) {
   }
 }
 
+// The evaluation reads weights by the same operations as a step, also right after a redo that left most of them out.
+TEST(EngineEarly, AnEvaluationAfterAnyStepSeesTheWeightsOfThatStep) {
+  const auto losses = [](const EngineRunOptions& options) {
+    std::vector<double> result;
+    const TemporaryFolder folder;
+    const auto run = EngineRun::start(options, folder.path());
+    for (std::uint64_t step = 1; step <= kNanStep && run != nullptr; ++step) {
+      const auto done =
+          run->step(step, step == 2 ? 1e-3 : 1e9, [&](runtime::StepSettings& s) { s.inject_nan = step == kNanStep; });
+      EXPECT_TRUE(done.ok()) << done.error().to_string();
+      const auto loss = run->evaluate(0);
+      EXPECT_TRUE(loss.ok()) << loss.error().to_string();
+      result.push_back(loss.ok() ? *loss : 0);
+    }
+    return result;
+  };
+  const std::vector<double> late = losses(accumulating());
+  ASSERT_EQ(late.size(), kNanStep);
+  for (const Variant& variant : variants(accumulating())) EXPECT_EQ(losses(variant.options), late) << variant.name;
+}
+
 TEST(EngineEarly, OtherGroupSizesToo) {
   for (const std::int32_t size : {1, 3}) {
     EngineRunOptions options = accumulating();
@@ -182,11 +204,21 @@ TEST(EngineEarly, BytesAreThoseOfThePlanUnlessAStepIsRedone) {
 }
 
 TEST(EngineEarly, FrequentClippingEndsTheEarlyUpdatesAndChangesNoBit) {
-  const std::vector<double> limits(9, 1e-3);
   EngineRunOptions options = accumulating();
-  const Course late = run_course(options, limits);
-  options.update = UpdatePolicy::kInBackward;
-  expect_same(run_course(options, limits), late, "clipped");
+  for (const std::size_t clipped : {runtime::ClipHistory::kTooMany, runtime::ClipHistory::kTooMany + 1}) {
+    std::vector<double> limits(clipped, 1e-3);
+    limits.push_back(1e9);  // would stand
+    options.update = UpdatePolicy::kAfterBackward;
+    const Course late = run_course(options, limits, 0);
+    options.update = UpdatePolicy::kInBackward;
+    const Course early = run_course(options, limits, 0);
+    expect_same(early, late, "clipped");
+    ASSERT_EQ(early.outcomes.size(), limits.size());
+    const bool ended = clipped > runtime::ClipHistory::kTooMany;
+    EXPECT_EQ(early.outcomes.back().early, !ended) << clipped;
+    EXPECT_EQ(early.outcomes.back().redone, ended) << clipped;
+    EXPECT_EQ(early.outcomes.back().clip_factor, 1) << clipped;
+  }
 }
 
 TEST(EngineEarly, OneSlotWithoutClippingUpdatesEarlyAndCannotDropAStep) {
@@ -196,7 +228,7 @@ TEST(EngineEarly, OneSlotWithoutClippingUpdatesEarlyAndCannotDropAStep) {
   options.can_clip = false;
   options.slots = 1;
   const TemporaryFolder folder;
-  const auto run = EngineRun::start(options, folder.path());
+  auto run = EngineRun::start(options, folder.path());
   ASSERT_NE(run, nullptr);
   for (std::uint64_t step = 1; step <= 3; ++step) ASSERT_TRUE(run->step(step, 0).ok());
   const auto digest = run->digest();
@@ -206,6 +238,10 @@ TEST(EngineEarly, OneSlotWithoutClippingUpdatesEarlyAndCannotDropAStep) {
   ASSERT_FALSE(dropped.ok());
   EXPECT_EQ(dropped.error().code, ErrorCode::kNumeric);
   EXPECT_NE(dropped.error().message.find("slots: 1"), std::string::npos) << dropped.error().message;
+  run.reset();
+  run = EngineRun::start(options, folder.path(), runtime::StartMode::kResume);
+  ASSERT_NE(run, nullptr);
+  EXPECT_FALSE(run->digest().ok());  // of two versions
 }
 
 // The scale makes gradients infinite by arithmetic; early updates must not see anything but what the norm accepts.
