@@ -29,9 +29,11 @@ class Search {
   // From the plan that uses most memory down: each next one has to do with less than the one before used. Plans with
   // less memory move no fewer bytes and compute no less, so their bounds only grow.
   Result<void> descend(PlanInput input) {
+    const Bytes asked = input.host_budget;
     for (int i = 0; i < options_.plans_per_kind; ++i) {
       Result<Plan> plan = compile_plan(input);
       if (!plan.ok()) return {};  // nothing smaller fits
+      plan->input.host_budget = asked;
       input.host_budget = plan->host_peak_bytes - 1;
       const bool large = static_cast<std::int64_t>(plan->operations.size()) > options_.most_operations;
       HEADRACE_TRY(const bool go_on, consider(std::move(plan).value()));

@@ -76,6 +76,7 @@ RC_GTEST_PROP(ChoosePlan, IsNeverSlowerThanTheUsualPlanNorWithLessMemory, ()) {
     RC_ASSERT(step >= bound_of(choice->plan, machine.rates).seconds() * (1 - 1e-9));
     RC_ASSERT(step >= choice->simulation.critical_path_seconds * (1 - 1e-9));
     RC_ASSERT(choice->plan.host_peak_bytes <= budget);
+    RC_ASSERT(choice->plan.input.host_budget == budget);  // as asked, whatever plan was taken
     const Result<void> checked = check_plan(choice->plan);
     if (!checked.ok()) RC_FAIL(checked.error().message);
     before = step;
