@@ -145,21 +145,28 @@ class HardwareReader {
       return 0;
     }
     const double number = std::strtod(value.text.c_str(), nullptr);
-    if (!std::isfinite(number) || number < range.low || number > range.high || (number == 0 && range.low > 0)) {
+    if (!std::isfinite(number) || number < range.low || number > range.high) {
       fail(name, fmt::format("is {}; it must be between {:g} and {:g}", value.text, range.low, range.high), &value);
       return 0;
     }
     return number;
   }
 
+  const std::vector<JsonValue>& array(const std::string& key) {
+    static const std::vector<JsonValue> none;
+    const JsonMember* const member = root_.find(key);
+    if (member == nullptr) return none;
+    if (member->value.kind != JsonValue::Kind::kArray) fail(key, "is no array", &member->value);
+    return member->value.elements;
+  }
+
   // An array of {word, rate}.
-  void read_rates(const std::string& array, const std::string& word, const std::string& rate, Range range,
+  void read_rates(const std::string& key, const std::string& word, const std::string& rate, Range range,
                   std::vector<std::pair<std::string, double>>& rates) {
-    const JsonMember* const member = root_.find(array);
-    if (member == nullptr) return;
-    for (std::size_t i = 0; i < member->value.elements.size(); ++i) {
-      const JsonValue& element = member->value.elements[i];
-      const std::string where = fmt::format("{}[{}]", array, i);
+    const std::vector<JsonValue>& elements = array(key);
+    for (std::size_t i = 0; i < elements.size(); ++i) {
+      const JsonValue& element = elements[i];
+      const std::string where = fmt::format("{}[{}]", key, i);
       check_keys(
           element, where,
           {word, rate, "forward_" + rate, "backward_" + rate, "source", "threads", "samples", "ceiling", "fraction"});
@@ -211,10 +218,9 @@ class HardwareReader {
   }
 
   void read_storage() {
-    const JsonMember* const member = root_.find("storage");
-    if (member == nullptr) return;
-    for (std::size_t i = 0; i < member->value.elements.size(); ++i) {
-      const JsonValue& entry = member->value.elements[i];
+    const std::vector<JsonValue>& entries = array("storage");
+    for (std::size_t i = 0; i < entries.size(); ++i) {
+      const JsonValue& entry = entries[i];
       const std::string where = fmt::format("storage[{}]", i);
       check_keys(entry, where,
                  {"path", "read", "write", "mixed", "cpu_seconds_per_byte", "drives", "capacity_bytes",
@@ -244,6 +250,8 @@ class HardwareReader {
     hardware_.device.count = static_cast<int>(number(*device, "device", "count", kCount, 1));
     hardware_.device.memory_bytes = static_cast<Bytes>(number(*device, "device", "memory_bytes", kBytes));
     if (device->find("flops_per_s") == nullptr) fail("device.flops_per_s", "is missing", device);
+    if (hardware_.host_memory_bytes == 0)
+      fail("host.memory_bytes", "is missing: a machine with devices is one elsewhere", device);
     read_named(*device, "device", "flops_per_s", hardware_.device.flops_per_s);
     read_named(*device, "device", "peak_flops_per_s", hardware_.device.peak_flops_per_s);
   }
@@ -299,7 +307,9 @@ std::string format_hardware(const runtime::Rates& rates, const runtime::PlanInpu
     storage.add("path", joined);
     storage.add_raw("read", rate_object(rates.read_bytes_per_s));
     storage.add_raw("write", rate_object(rates.write_bytes_per_s));
-    storage.add_raw("mixed", rate_object(rates.mixed_bytes_per_s));
+    // More than both alone together is noise of a short sample.
+    const double both = rates.read_bytes_per_s + rates.write_bytes_per_s;
+    storage.add_raw("mixed", rate_object(std::min(rates.mixed_bytes_per_s, both)));
     storage.add("cpu_seconds_per_byte", rates.io_cpu_seconds_per_byte);
     document.add_raw("storage", "[" + storage.text() + "]");
   }
@@ -316,6 +326,12 @@ namespace {
 
 Result<runtime::Machine> machine_of(const std::string& file, const runtime::PlanInput& input) {
   HEADRACE_TRY(const runtime::Hardware hardware, read_hardware_file(file));
+  if (hardware.device.count > 0)
+    return make_error(ErrorCode::kConfig,
+                      fmt::format("{}: device: training computes on the host, this file describes {} × {}", file,
+                                  hardware.device.count, hardware.device.name),
+                      "leave headrace.hardware out and the run measures its machine; headrace plan --hardware plans "
+                      "for such machines");
   Result<runtime::Machine> machine = runtime::machine_for(hardware, input, {});
   if (machine.ok()) return machine;
   Error error = std::move(machine).error();

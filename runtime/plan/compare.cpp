@@ -61,7 +61,17 @@ constexpr std::array<Rules, 5> kRules = {zero_infinity(), zero_infinity_optimize
 // Writes the operations of a step by the rules; they touch no buffers, since who waits for whom is all that counts.
 class Script {
  public:
-  Script(const Rules& rules, const PlanInput& input) : rules_(rules), input_(input) { plan_.input = input; }
+  Script(const Rules& rules, const PlanInput& input) : rules_(rules), input_(input) {
+    plan_.input = input;
+    // Whole tiles, as many of all as the share says; a unit without a forward visit has none.
+    std::int64_t tiles = 0, delayed = 0;
+    for (UnitId u = 0; u < static_cast<UnitId>(input.model.units.size()); ++u) {
+      if (!input.model.units[at(u)].fused_loss) tiles += num_tiles(input, u);
+      const auto so_far = static_cast<std::int64_t>(rules.delayed * static_cast<double>(tiles));
+      delayed_.push_back(so_far - delayed);
+      delayed = so_far;
+    }
+  }
 
   Plan write() {
     const std::int32_t rounds = rules_.vertical ? 1 : input_.micro_batches;
@@ -137,7 +147,7 @@ class Script {
       ready = move(OperationKind::kReadWeights, unit, kWeightBytes * elements(unit), {free});
     }
     if (elements(unit) > 0 && !rules_.weights_on_device) ready = copy(unit, ready);
-    if (rules_.update == UpdateRule::kSplit && !backward) update(unit, rules_.delayed, {});
+    if (rules_.update == UpdateRule::kSplit && !backward) update(unit, 0, delayed_[at(unit)], {});
     const std::int32_t times = rules_.vertical ? input_.micro_batches : 1;
     for (std::int32_t m = 0; m < times; ++m) {
       last_compute_ =
@@ -162,29 +172,22 @@ class Script {
     if (!last) return;
     if (rules_.gradient_written > 0)
       move(OperationKind::kWriteGradient, unit, rules_.gradient_written * elements(unit), {out});
-    if (rules_.update == UpdateRule::kInBackward) update(unit, 1, {out});
-    if (rules_.update == UpdateRule::kSplit) update(unit, 1 - rules_.delayed, {out});
+    if (rules_.update != UpdateRule::kAfterBackward) update(unit, delayed_[at(unit)], num_tiles(input_, unit), {out});
   }
 
-  // A share of the unit's state: read, updated, written.
-  OperationId update(UnitId unit, double share, std::vector<OperationId> dependencies) {
-    const double count = elements(unit) * share;
-    if (count <= 0) return -1;
-    const std::int64_t tiles = num_tiles(input_, unit);
-    const double per_tile = count / static_cast<double>(tiles);
-    const auto used = static_cast<std::int64_t>(std::max(1.0, static_cast<double>(tiles) * share));
+  // Tiles of the unit's state, read, updated and written, so that the three overlap where they may.
+  OperationId update(UnitId unit, std::int64_t first, std::int64_t end, const std::vector<OperationId>& dependencies) {
     OperationId last = -1;
-    // In as many parts as the share has tiles, so that reading, updating and writing overlap where they may.
-    for (std::int64_t t = 0; t < used; ++t) {
-      const double part = per_tile * static_cast<double>(tiles) / static_cast<double>(used);
-      std::vector<OperationId> before = t == 0 ? dependencies : std::vector<OperationId>{};
+    for (std::int64_t t = first; t < end; ++t) {
+      const auto part = static_cast<double>(tile_length(input_, unit, t));
+      std::vector<OperationId> before = t == first ? dependencies : std::vector<OperationId>{};
       if (rules_.update == UpdateRule::kAfterBackward) before.push_back(last_update_write_);
       const OperationId read = move(OperationKind::kReadState, unit,
                                     (rules_.state_read + rules_.gradient_written) * part, std::move(before));
       std::vector<OperationId> ready = dependencies;
       ready.push_back(read);
       const OperationId updated = add(OperationKind::kUpdate, Lane::kCpuOptimizer, unit, 0, std::move(ready));
-      plan_.operations.back().tile = std::min(t, tiles - 1);
+      plan_.operations.back().tile = t;
       last = move(OperationKind::kWriteState, unit, rules_.state_written * part, {updated});
       if (rules_.update == UpdateRule::kAfterBackward) last_update_write_ = last;
     }
@@ -197,7 +200,7 @@ class Script {
     barrier_ = add(OperationKind::kNorm, Lane::kCpuOptimizer, -1, 0, std::move(all));
     for (UnitId u = 0; u < static_cast<UnitId>(input_.model.units.size()); ++u)
       if (elements(u) > 0) {
-        const OperationId last = update(u, 1, {});
+        const OperationId last = update(u, 0, num_tiles(input_, u), {});
         if (rules_.weights_on_device) copy(u, last);
       }
   }
@@ -205,6 +208,7 @@ class Script {
   const Rules& rules_;
   const PlanInput& input_;
   Plan plan_;
+  std::vector<std::int64_t> delayed_;  // per unit: its first tiles, updated in the next forward pass
   std::vector<OperationId> since_barrier_, visits_;
   OperationId barrier_ = -1, last_compute_ = -1, forward_end_ = -1, last_update_write_ = -1;
 };
