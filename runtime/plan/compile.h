@@ -19,8 +19,4 @@ namespace headrace::runtime {
 // operations. First fault as message.
 [[nodiscard]] Result<void> check_plan(const Plan& plan);
 
-// Proves that the lane orders cannot deadlock: runs the operations one at a time per lane as if nothing were shared,
-// and gives that makespan. What a step will take is simulate()'s to say.
-[[nodiscard]] Result<double> dry_run(const Plan& plan, const Rates& rates);
-
 }  // namespace headrace::runtime

@@ -98,11 +98,7 @@ double disk_seconds(double read, double written, const Rates& rates) {
   const double mixed = rates.mixed_bytes_per_s;
   double both = std::min(over(read + written, mixed), read_alone + write_alone);
   if (mixed > 0 && read > 0 && written > 0 && rates.read_bytes_per_s > 0 && rates.write_bytes_per_s > 0) {
-    const double half = mixed / 2;
-    const double read_rate = rates.write_bytes_per_s < half
-                                 ? std::min(rates.read_bytes_per_s, mixed - rates.write_bytes_per_s)
-                                 : std::min(rates.read_bytes_per_s, half);
-    const double write_rate = std::min(rates.write_bytes_per_s, mixed - read_rate);
+    const auto [read_rate, write_rate] = mixed_rates(rates);
     const double together = std::min(read / read_rate, written / write_rate);
     both = std::min(both, together + over(read - together * read_rate, rates.read_bytes_per_s) +
                               over(written - together * write_rate, rates.write_bytes_per_s));
@@ -137,6 +133,15 @@ std::vector<ComputeStage> compute_stages(const Plan& plan) {
 }
 
 }  // namespace
+
+std::pair<double, double> mixed_rates(const Rates& rates) {
+  const double read = rates.read_bytes_per_s, write = rates.write_bytes_per_s, both = rates.mixed_bytes_per_s;
+  if (both <= 0 || read + write <= both) return {read, write};
+  const double half = both / 2;
+  if (read < half) return {read, both - read};
+  if (write < half) return {both - write, write};
+  return {half, half};
+}
 
 std::vector<CollectiveUse> collective_uses(const Plan& plan, const Collectives& collectives) {
   std::vector<CollectiveUse> uses;
@@ -247,7 +252,6 @@ Bound bound_of(const Plan& plan, const Rates& rates, const Collectives& collecti
     bound.cores_seconds += bound.compute_seconds * threads_share + bound.copy_seconds / cores;
   }
   bound.disk_seconds = disk_seconds(read, written, rates);
-  bound.network_seconds = 0;
   for (const CollectiveUse& use : collective_uses(plan, collectives))
     bound.network_seconds += collective_seconds(use.bytes, collectives.world_size, rates.network);
   return bound;

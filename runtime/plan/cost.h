@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/plan/plan.h"
@@ -72,6 +73,8 @@ struct OperationCost {
   Bytes disk_bytes = 0;
 };
 [[nodiscard]] OperationCost cost_of(const Plan& plan, const Operation& operation, const Rates& rates);
+// What reads and writes get while both run: half of the mixed rate each, or the rest where one cannot use its half.
+[[nodiscard]] std::pair<double, double> mixed_rates(const Rates& rates);
 
 // Seconds of an all-gather that leaves `bytes` on every rank, or of a reduce-scatter that starts from them: over a ring
 // (each rank passes on (n-1)/n of them in n-1 hops) or a tree (log2 n hops, the same bytes), whichever is faster.
@@ -87,7 +90,7 @@ struct Bound {
   double cores_seconds = 0;  // compute + optimizer + gradients + copies + CPU time of I/O
   double compute_seconds = 0, optimizer_seconds = 0, io_cpu_seconds = 0;
   double copy_seconds = 0;  // of the copying thread
-  double disk_seconds = 0;  // max(R/B_r, W/B_w, (R+W)/B_mixed)
+  double disk_seconds = 0;  // max(R/B_r, W/B_w, both), both the least of (R+W)/B_mixed, taking turns, mixing first
   // Only with a device of its own, whose compute_seconds are then none of the cores'.
   double device_seconds = 0, h2d_seconds = 0, d2h_seconds = 0, network_seconds = 0;
   [[nodiscard]] double seconds() const noexcept;

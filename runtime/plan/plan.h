@@ -3,7 +3,7 @@
 // Immutable once compiled. The executor runs it, the checker proves it, `headrace plan` prints it.
 //
 // Operations stand in one global order; each lane runs its own in that order; every dependency points backwards, so the
-// lane orders cannot deadlock (checked again by dry_run()).
+// lane orders cannot deadlock (check_plan() and simulate() prove it).
 #pragma once
 
 #include <cstdint>

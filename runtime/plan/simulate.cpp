@@ -281,20 +281,9 @@ class Clock {
 
   // Bytes per second that the disk gives to each direction.
   [[nodiscard]] std::pair<double, double> disk_rates() const {
-    double read = moves_disk_bytes(kRead) ? rates_.read_bytes_per_s : 0;
-    double write = moves_disk_bytes(kWrite) ? rates_.write_bytes_per_s : 0;
-    const double both = rates_.mixed_bytes_per_s;
-    if (read > 0 && write > 0 && both > 0 && read + write > both) {
-      const double half = both / 2;
-      if (read < half) {
-        write = both - read;
-      } else if (write < half) {
-        read = both - write;
-      } else {
-        read = write = half;
-      }
-    }
-    return {read, write};
+    const double read = moves_disk_bytes(kRead) ? rates_.read_bytes_per_s : 0;
+    const double write = moves_disk_bytes(kWrite) ? rates_.write_bytes_per_s : 0;
+    return read > 0 && write > 0 ? mixed_rates(rates_) : std::pair{read, write};
   }
 
   void set_speeds() {

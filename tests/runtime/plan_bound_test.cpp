@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "plan_support.h"
@@ -69,44 +68,6 @@ TEST(BoundOf, TheDiskBoundsWhereItIsSlow) {
   Rates rates = rates_for(input);
   rates.read_bytes_per_s = 1e3;
   EXPECT_STREQ(bound_of(*plan, rates).resource(), "disk");
-}
-
-TEST(DryRun, TakesAtLeastAnyLanesWorkAndAtMostAllOfIt) {
-  for (const bool copies : {false, true}) {
-    PlanInput input = streamed_input();
-    input.force_copies = copies;
-    const Result<Plan> plan = compile_plan(input);
-    ASSERT_TRUE(plan.ok());
-    const Rates rates = rates_for(input);
-    const Bound bound = bound_of(*plan, rates);
-    const Result<double> makespan = dry_run(*plan, rates);
-    ASSERT_TRUE(makespan.ok());
-    const double read = static_cast<double>(plan->read_bytes_per_step) / 1e6;
-    const double written = static_cast<double>(plan->write_bytes_per_step) / 5e5;
-    EXPECT_GE(*makespan, std::max(bound.compute_seconds, written));
-    EXPECT_LE(*makespan, bound.compute_seconds + bound.optimizer_seconds + bound.copy_seconds + read + written + 1e-9);
-  }
-}
-
-TEST(DryRun, MorePrefetchIsNotSlower) {
-  PlanInput input = streamed_input();
-  const Rates rates = rates_for(input);
-  const Result<Plan> roomy = compile_plan(input);
-  input.host_budget = smallest_host_budget(input);
-  const Result<Plan> tight = compile_plan(input);
-  ASSERT_TRUE(roomy.ok() && tight.ok());
-  EXPECT_LT(*dry_run(*roomy, rates), *dry_run(*tight, rates));
-}
-
-TEST(DryRun, ALaneOrderThatDeadlocksIsFound) {
-  const PlanInput input = streamed_input();
-  Result<Plan> plan = compile_plan(input);
-  ASSERT_TRUE(plan.ok());
-  // The first read waits for the commit, which waits for everything.
-  plan->operations.front().dependencies.push_back(static_cast<OperationId>(plan->operations.size()) - 1);
-  const Result<double> stuck = dry_run(*plan, rates_for(input));
-  ASSERT_FALSE(stuck.ok());
-  EXPECT_THAT(stuck.error().message, ::testing::HasSubstr("waits for ever"));
 }
 
 }  // namespace

@@ -203,6 +203,33 @@ TEST(Simulate, CompiledPlansTakeAtLeastTheirBoundAndNoMoreThanOneAfterAnother) {
     }
 }
 
+TEST(Simulate, MorePrefetchIsFaster) {
+  PlanInput input = streamed_input(false, 0);
+  input.cache = false;
+  Rates rates = simple_rates();
+  rates.forward_seconds.assign(input.model.units.size(), 1.0);
+  rates.backward_seconds.assign(input.model.units.size(), 2.0);
+  rates.read_bytes_per_s = rates.write_bytes_per_s = rates.mixed_bytes_per_s = 1e5;
+  const Result<Plan> roomy = compile_plan(input);
+  input.host_budget = smallest_host_budget(input);
+  const Result<Plan> tight = compile_plan(input);
+  ASSERT_TRUE(roomy.ok() && tight.ok());
+  EXPECT_LT(simulated(*roomy, rates).step_seconds, simulated(*tight, rates).step_seconds);
+}
+
+TEST(Simulate, ADeadlockInACompiledPlanIsFound) {
+  Result<Plan> plan = compile_plan(streamed_input(false, 0));
+  ASSERT_TRUE(plan.ok());
+  Rates rates = simple_rates();
+  rates.forward_seconds.assign(plan->input.model.units.size(), 0.1);
+  rates.backward_seconds.assign(plan->input.model.units.size(), 0.2);
+  // The first read waits for the commit, which waits for everything.
+  plan->operations.front().dependencies.push_back(static_cast<OperationId>(plan->operations.size()) - 1);
+  const Result<Simulation> stuck = simulate(*plan, rates);
+  ASSERT_FALSE(stuck.ok());
+  EXPECT_THAT(stuck.error().message, ::testing::HasSubstr("waits for ever"));
+}
+
 TEST(Simulate, TheSameInputGivesTheSameTimes) {
   const Result<Plan> plan = compile_plan(streamed_input(false, 0));
   ASSERT_TRUE(plan.ok());
