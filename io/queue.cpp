@@ -29,6 +29,8 @@ double seconds_of(const timespec& time) noexcept {
   return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
+constexpr std::chrono::seconds kLongestLook{10};  // with no look for longer, the process was stopped
+
 // What the kernel may still use after it missed the deadline; reachable, so that it is no leak.
 void keep_for_ever(std::shared_ptr<void> memory) {
   static std::mutex mutex;
@@ -44,7 +46,9 @@ Bytes aligned_block(const QueueOptions& options) noexcept {
 }  // namespace
 
 Queue::Queue(std::unique_ptr<IoBackend> backend, std::vector<QueueFile> files, const QueueOptions& options)
-    : options_(options), backend_(std::move(backend)) {
+    : options_(options),
+      backend_(std::move(backend)),
+      stall_clock_(std::max<StallClock::Duration>(options.deadline / 2, kLongestLook)) {
   backend_name_ = backend_->capabilities().name;
   depth_ = backend_->capabilities().queue_depth;
   HEADRACE_CHECK(depth_ > 0, "a backend holds at least one request");

@@ -17,6 +17,7 @@
 
 #include "core/bytes.h"
 #include "core/result.h"
+#include "core/stall_clock.h"
 #include "io/io_backend.h"
 #include "io/latency.h"
 #include "io/layout.h"
@@ -193,6 +194,7 @@ class Queue {
   std::size_t depth_ = 0;
 
   // Owned by the thread.
+  StallClock stall_clock_;
   std::vector<File> files_;
   std::list<Batch> live_;
   Direction reads_;

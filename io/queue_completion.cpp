@@ -235,6 +235,10 @@ void Queue::tell(Batch& batch) {
 }
 
 void Queue::check_stalls(TimePoint now) {
+  if (now != TimePoint::max()) {  // the disk went on while the process was stopped: it has its time from now
+    const StallClock::Duration stopped = stall_clock_.gap(now);
+    for (File& file : files_) file.last_progress = std::min(now, file.last_progress + stopped);
+  }
   for (std::uint32_t file_idx = 0; file_idx < files_.size(); ++file_idx) {
     File& file = files_[file_idx];
     if (file.in_flight == 0) continue;

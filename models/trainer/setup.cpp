@@ -34,8 +34,9 @@ Home home_of(OffloadDevice device) {
   return Home::kDevice;
 }
 
-Bytes bytes_per_parameter(const runtime::PlanInput& input) {
-  return dtype_bytes(input.weights_dtype) + runtime::optimizer_layout(input, kTileQuantum).bytes / kTileQuantum;
+// Of weights and optimizer; a parameter of some formats takes no whole number of bytes.
+Bytes bytes_per_quantum(const runtime::PlanInput& input) {
+  return kTileQuantum * dtype_bytes(input.weights_dtype) + runtime::optimizer_layout(input, kTileQuantum).bytes;
 }
 
 }  // namespace
@@ -84,8 +85,9 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
   input.force_copies = run.force_copies;
   input.tile_elements = tile_elements;
   if (tile_elements <= 0) {
-    const std::int64_t wanted =
-        run.tile_elements.is_auto() ? kDefaultTileBytes / bytes_per_parameter(input) : run.tile_elements.value();
+    const std::int64_t wanted = run.tile_elements.is_auto()
+                                    ? kDefaultTileBytes / bytes_per_quantum(input) * kTileQuantum
+                                    : run.tile_elements.value();
     input.tile_elements = std::max(kTileQuantum, wanted / kTileQuantum * kTileQuantum);
   }
   const Topology topology = detect_topology();

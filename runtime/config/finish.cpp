@@ -260,12 +260,11 @@ Result<void> finish_zero(Draft& draft, Settings& settings) {
   return finish_offload(settings, kOptimizer, zero, zero.optimizer);
 }
 
-// Bytes of weights and optimizer state of one parameter (the formats' table).
-std::int64_t state_bytes_per_parameter(const RunConfig& run) {
-  constexpr std::int64_t kMany = 1 << 20;
+// Bytes of weights and optimizer state of so many parameters (the formats' table).
+std::int64_t state_bytes(const RunConfig& run, std::int64_t parameters) {
   const std::int64_t absent = cpu_adam::kMostMoments - num_moments(run);  // planes of fp32
-  return dtype_bytes(run.weights_dtype) +
-         cpu_adam::state_planes(run.state_format, run.weights_dtype, kMany).bytes / kMany - 4 * absent;
+  return parameters * (dtype_bytes(run.weights_dtype) - 4 * absent) +
+         cpu_adam::state_planes(run.state_format, run.weights_dtype, parameters).bytes;
 }
 
 // Of two names for one thing: an override beats the file; both in one place are an error.
@@ -285,7 +284,7 @@ Result<void> finish_tile(Draft& draft, Settings& settings) {
   HEADRACE_TRY(const bool native, first_counts(settings, "headrace.tile_bytes", kSubGroup));
   std::int64_t elements = 0;
   if (native && !draft.tile_bytes.is_auto()) {
-    elements = draft.tile_bytes.value() / state_bytes_per_parameter(draft.run);
+    elements = std::max<std::int64_t>(1, draft.tile_bytes.value() / state_bytes(draft.run, kStep)) * kStep;
   } else if (!native && !draft.sub_group_size.is_auto()) {
     if (draft.sub_group_size.value() == kNoTiling) {
       settings.note(fmt::format("\"{}\" 1e9 is DeepSpeed's default and is taken as auto", kSubGroup));

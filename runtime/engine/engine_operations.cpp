@@ -184,8 +184,7 @@ void Engine::decide_update() {
 Result<void> Engine::update(const Operation& operation) {
   const PlanInput& input = plan_.input;
   const UnitInfo& unit = input.model.units[static_cast<std::size_t>(operation.unit)];
-  const std::int64_t begin = operation.tile * input.tile_elements;
-  const std::int64_t shard_begin = partition_range(unit.flat_elements, input.rank, input.world_size).begin;
+  const std::int64_t begin = tile_begin(input, operation.unit, operation.tile);
   const std::int64_t length = tile_length(input, operation.unit, operation.tile);
   const OptimizerLayout layout = optimizer_layout(input, length);
   std::byte* const weights = address_of(operation, Role::kWeights);
@@ -196,7 +195,7 @@ Result<void> Engine::update(const Operation& operation) {
     const std::int64_t last = std::min(begin + length, tensor.offset + tensor.elements);
     if (first >= last || tensor.frozen) continue;
     StatePiece piece{weights, optimizer, gradient, &layout, first - begin, last - first};
-    piece.first_element = shard_begin + first;
+    piece.first_element = first;
     piece.unit = operation.unit;
     cpu_adam::OptimizerHyper hyper = settings_.hyper;
     hyper.gradient_scale = gradient_scale_;

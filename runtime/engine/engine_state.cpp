@@ -57,7 +57,7 @@ Result<void> Engine::initialise(const TensorSource& source) {
     TileRoom& room = rooms[turn++ % kTilesInFlight];
     HEADRACE_RETURN_IF_ERROR(wait_all(room.tickets));
     master.resize(static_cast<std::size_t>(tile_length(input, unit, tile)));
-    HEADRACE_RETURN_IF_ERROR(fill_master(info, tile * input.tile_elements, source, master));
+    HEADRACE_RETURN_IF_ERROR(fill_master(info, tile_begin(input, unit, tile), source, master));
     zeros.resize(master.size());
     HEADRACE_RETURN_IF_ERROR(make_tile(input, master, zeros, room));
     const TileMove weights{{unit, StateStream::kWeights, tile}, room.weights.data.get()};

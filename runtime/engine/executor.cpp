@@ -15,6 +15,7 @@ namespace headrace::runtime {
 namespace {
 
 constexpr std::chrono::seconds kLook{1};          // how often a waiting lane looks for a stall
+constexpr std::chrono::seconds kLongestLook{10};  // with no look for longer, the process was stopped
 constexpr std::chrono::seconds kTicketGrace{30};  // a notified ticket is ready at once; longer is a defect
 
 constexpr int index_of(Lane lane) { return static_cast<int>(lane); }
@@ -47,7 +48,7 @@ Schedule::Schedule(const std::vector<Operation>& planned, const Plan* owner) : o
 }
 
 Executor::Executor(Run run, Start start, ExecutorOptions options)
-    : run_(std::move(run)), start_(std::move(start)), options_(options) {
+    : run_(std::move(run)), start_(std::move(start)), options_(options), stall_clock_(kLongestLook) {
   for (int lane = 0; lane < kNumLanes; ++lane) {
     const auto i = static_cast<std::size_t>(lane);
     sinks_[i] = {this, lane};
@@ -241,7 +242,7 @@ void Executor::fail(Error error, const Operation& operation) {
 // With the lock held: fails the run when nothing has moved for too long. A driver that computes is moving.
 void Executor::check_stall(const Operation* waiting) {
   const LaneState& compute = lanes_[static_cast<std::size_t>(index_of(Lane::kCompute))];
-  const auto idle = Clock::now() - progress_;
+  const auto idle = stall_clock_.look(Clock::now(), progress_);
   if (idle < options_.stall_deadline || compute.in_flight > 0 || error_.has_value()) return;
   fail(make_error(ErrorCode::kFailed,
                   fmt::format("the step stands still: no operation began or ended for {:.0f} s; {}",

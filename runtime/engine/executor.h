@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/result.h"
+#include "core/stall_clock.h"
 #include "io/ticket.h"
 #include "runtime/plan/plan.h"
 
@@ -123,6 +124,7 @@ class Executor {
   std::int64_t later_errors_ = 0;
   Clock::time_point began_{};
   Clock::time_point progress_{};
+  StallClock stall_clock_;
 };
 
 [[nodiscard]] std::string describe(const Operation& operation);  // "read_state unit 3 tile 7"

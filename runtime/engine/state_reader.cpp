@@ -63,7 +63,7 @@ Result<void> visit_state(const PlanInput& input, TierStore& weights, TierStore& 
       cpu_adam::widen_state(
           state_arrays(input, room.weights.data.get(), room.optimizer.data.get(), length, absent.data()),
           input.state_format, master, exp_avg, exp_avg_sq);
-      HEADRACE_RETURN_IF_ERROR(visit(unit, tile * input.tile_elements, master, exp_avg, exp_avg_sq));
+      HEADRACE_RETURN_IF_ERROR(visit(unit, tile_begin(input, unit, tile), master, exp_avg, exp_avg_sq));
     }
   }
   return {};

@@ -67,6 +67,11 @@ std::int64_t num_tiles(const PlanInput& input, UnitId unit) {
   return ceil_div(shard_elements(input, unit), input.tile_elements);
 }
 
+std::int64_t tile_begin(const PlanInput& input, UnitId unit, std::int64_t tile) {
+  const UnitInfo& info = input.model.units[static_cast<std::size_t>(unit)];
+  return partition_range(info.flat_elements, input.rank, input.world_size).begin + tile * input.tile_elements;
+}
+
 std::int64_t tile_length(const PlanInput& input, UnitId unit, std::int64_t tile) {
   return std::min(input.tile_elements, shard_elements(input, unit) - tile * input.tile_elements);
 }

@@ -196,6 +196,8 @@ struct Plan {
 
 // Tiles of a unit's shard and their payload sizes.
 [[nodiscard]] std::int64_t num_tiles(const PlanInput& input, UnitId unit);
+// Its first element in the unit's flat space.
+[[nodiscard]] std::int64_t tile_begin(const PlanInput& input, UnitId unit, std::int64_t tile);
 [[nodiscard]] std::int64_t tile_length(const PlanInput& input, UnitId unit,
                                        std::int64_t tile);  // elements, last one shorter
 // Offsets of the planes in a tile's optimizer payload.

@@ -47,5 +47,18 @@ TEST(ReadOptimizer, EachTypeHasItsParametersAndDefaults) {
               HasSubstr("is for AdamW; the optimizer is Lion"));
 }
 
+TEST(ReadOptimizer, ATileIsNeverLargerThanAskedFor) {
+  // Of 4096 parameters: weights, remainder, moments and, in compact, two scales for 64 of them.
+  const auto elements = [](const std::string& format, const std::string& bytes) {
+    return run_of({"bf16.enabled=true", "state_format=" + format, "tile_bytes=" + bytes}).tile_elements.value();
+  };
+  EXPECT_EQ(elements("split", "98303"), 4096);
+  EXPECT_EQ(elements("split", "96KiB"), 8192);
+  EXPECT_EQ(elements("split_bf16", "64KiB"), 8192);
+  EXPECT_EQ(elements("compact", "82431"), 12288);
+  EXPECT_EQ(elements("compact", "82432"), 16384);
+  EXPECT_EQ(run_of({"bf16.enabled=true", "optimizer.type=Lion", "tile_bytes=64KiB"}).tile_elements.value(), 8192);
+}
+
 }  // namespace
 }  // namespace headrace::config

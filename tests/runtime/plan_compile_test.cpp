@@ -368,9 +368,13 @@ TEST(CompilePlan, TilesAreCutTheSameForAnyWorld) {
   input.tile_elements = 4'096;
   input.world_size = 3;
   for (input.rank = 0; input.rank < 3; ++input.rank) {
+    const PartitionRange range = partition_range(input.model.units[1].flat_elements, input.rank, 3);
     std::int64_t sum = 0;
-    for (std::int64_t t = 0; t < num_tiles(input, 1); ++t) sum += tile_length(input, 1, t);
-    EXPECT_EQ(sum, partition_range(input.model.units[1].flat_elements, input.rank, 3).padded_elements);
+    for (std::int64_t t = 0; t < num_tiles(input, 1); ++t) {
+      EXPECT_EQ(tile_begin(input, 1, t), range.begin + sum);
+      sum += tile_length(input, 1, t);
+    }
+    EXPECT_EQ(sum, range.padded_elements);
   }
 }
 
