@@ -69,16 +69,33 @@ Pace pace_of(bool quick, std::size_t paths) {
 constexpr double kFioStart = 0.35;  // what a run of fio takes beside its measuring
 constexpr double kLatencySeconds = 0.15;
 constexpr int kConfirmTurns = 3;  // of the sweep's winner against the default
+constexpr int kAloneRepeats = 3;  // of each of several paths
 
-// Seconds of samples that write, by us or fio: the bytes that may be written are dealt out over them.
-double writing_seconds(const Pace& pace, std::size_t paths, bool has_fio) {
-  const auto points = static_cast<double>(pace.blocks.size() * pace.in_flight.size());
-  double seconds = points * pace.sweep_seconds * 2 + kConfirmTurns * 2 * 2 * pace.sweep_seconds +
-                   pace.repeats * pace.repeat_seconds * 2 + pace.pages_repeats * pace.pages_seconds * 2 +
-                   kLatencySeconds;
-  if (paths > 1) seconds += static_cast<double>(paths) * (3 * pace.repeat_seconds * 2 + kLatencySeconds);
-  if (has_fio) seconds += (static_cast<double>(pace.fio.size()) + 2 * pace.fio_repeats) * pace.fio_seconds;
-  return seconds;
+// The samples that write, by us or fio: the bytes that may be written are dealt out over their seconds, and each of
+// ours writes a tile at least.
+struct Writing {
+  int samples = 0;  // ours
+  double seconds = 0;
+  void add(int count, double each) {
+    samples += count;
+    seconds += count * each;
+  }
+};
+
+Writing writing_of(const Pace& pace, std::size_t paths, bool has_fio) {
+  Writing writing;
+  writing.add(2 * static_cast<int>(pace.blocks.size() * pace.in_flight.size()), pace.sweep_seconds);
+  writing.add(kConfirmTurns * 2, 2 * pace.sweep_seconds);
+  writing.add(pace.repeats * 2, pace.repeat_seconds);
+  writing.add(pace.pages_repeats * 2, pace.pages_seconds);
+  writing.add(1, kLatencySeconds);
+  if (paths > 1) {
+    writing.add(static_cast<int>(paths) * kAloneRepeats * 2, pace.repeat_seconds);
+    writing.add(static_cast<int>(paths), kLatencySeconds);
+  }
+  // fio mixes by chance: what it writes then may be all of twice a share.
+  if (has_fio) writing.seconds += (static_cast<double>(pace.fio.size()) + 3 * pace.fio_repeats) * pace.fio_seconds;
+  return writing;
 }
 
 class StorageMeasurement {
@@ -86,33 +103,32 @@ class StorageMeasurement {
   StorageMeasurement(std::vector<TestFile>& files, const StorageOptions& options, Progress& progress)
       : options_(options),
         pace_(pace_of(options.quick, files.size())),
+        fio_(options.with_fio ? find_fio() : std::nullopt),
+        writing_(writing_of(pace_, files.size(), fio_.has_value())),
         progress_(progress),
         run_(files, tile_bytes(files)),
         all_(files.size()) {
     std::iota(all_.begin(), all_.end(), 0U);
-    if (options.with_fio) fio_ = find_fio();
   }
 
   Result<StorageReport> measure();
 
  private:
-  static Bytes tile_bytes(const std::vector<TestFile>& files) {
+  [[nodiscard]] Bytes tile_bytes(const std::vector<TestFile>& files) const {
     Bytes alignment = io::kMinAlignment;
     for (const TestFile& file : files) alignment = std::max(alignment, file.alignment);
-    // Small files still have eight tiles for each purpose.
+    // Small files still have eight tiles for each purpose, and every sample may write one.
+    const Bytes most = std::min(files.front().bytes / 32, options_.max_write / 4 / writing_.samples);
     Bytes tile = kTileBytes;
-    while (tile > 64 * kKiB && tile > 2 * alignment && tile * 32 > files.front().bytes) tile /= 2;
+    while (tile > 64 * kKiB && tile > 2 * alignment && tile > most) tile /= 2;
     return tile;
   }
   SampleLimit limit(double seconds) const {
     SampleLimit result;
     result.seconds = seconds;
-    const auto share = static_cast<double>(write_allowance_) * seconds / writing_seconds_;
-    const Bytes left = options_.max_write - written();
-    result.write_bytes = std::max(std::min(static_cast<Bytes>(share), left), run_.tile_bytes());
+    result.write_bytes = static_cast<Bytes>(static_cast<double>(write_allowance_) * seconds / writing_.seconds);
     return result;
   }
-  Bytes written() const { return run_.written_bytes() + fio_written_; }
   bool is_late() const { return std::chrono::duration<double>(Clock::now() - start_).count() > pace_.most_seconds; }
   Result<std::span<std::byte>> memory(const TransferSetting& setting, PageKind pages);
   Result<Sample> sample(Traffic traffic, const TransferSetting& setting, const SampleLimit& limit,
@@ -120,8 +136,8 @@ class StorageMeasurement {
   Result<void> sweep(StorageResult& result);
   Result<TransferSetting> confirm(const TransferSetting& winner, const TransferSetting& standard);
   Result<void> repeat(StorageResult& result, std::span<const std::uint32_t> which, int repeats);
-  Result<void> fio_turn(StorageResult& result);
-  Result<void> fio_sweep(StorageResult& result);
+  void fio_turn(StorageResult& result);
+  void fio_sweep(StorageResult& result);
   Result<void> pages(StorageResult& result);
   Result<void> latency(StorageResult& result, std::span<const std::uint32_t> which);
   Result<StorageResult> together();
@@ -130,14 +146,14 @@ class StorageMeasurement {
 
   StorageOptions options_;
   Pace pace_;
+  std::optional<FioProgram> fio_;
+  Writing writing_;
   Progress& progress_;
   TransferRun run_;
   std::vector<std::uint32_t> all_;
-  std::optional<FioProgram> fio_;
   FioSetting best_fio_read_, best_fio_write_;
   std::map<PageKind, HostSlab> memory_;
   Bytes write_allowance_ = 0;
-  double writing_seconds_ = 1;
   Bytes fio_written_ = 0;
   Clock::time_point start_ = Clock::now();
 };
@@ -220,7 +236,7 @@ Result<void> StorageMeasurement::repeat(StorageResult& result, std::span<const s
       result.backend = sample.backend;
     }
     say_found(result);
-    if (turn < pace_.fio_repeats && result.fio) HEADRACE_RETURN_IF_ERROR(fio_turn(result));
+    if (turn < pace_.fio_repeats && result.fio) fio_turn(result);
   }
   for (Repeats* const part : {&result.read, &result.write, &result.mixed}) {
     part->cpu_seconds_per_byte /= turns;
@@ -235,7 +251,7 @@ void StorageMeasurement::say_found(const StorageResult& result) {
                               format_rate(result.write.median()), format_rate(result.mixed.median())));
 }
 
-Result<void> StorageMeasurement::fio_turn(StorageResult& result) {
+void StorageMeasurement::fio_turn(StorageResult& result) {
   FioComparison& fio = *result.fio;
   const SampleLimit limit = this->limit(pace_.fio_seconds);
   for (const auto& [traffic, into] :
@@ -243,25 +259,30 @@ Result<void> StorageMeasurement::fio_turn(StorageResult& result) {
     progress_.step(fmt::format("storage: {} beside us, {}", fio.version, traffic_name(traffic)),
                    pace_.fio_seconds + kFioStart);
     const FioSetting& setting = traffic == Traffic::kRead ? best_fio_read_ : best_fio_write_;
-    HEADRACE_TRY(const FioSample sample, run_fio(*fio_, setting, run_, all_, traffic, limit));
-    into->push_back(sample.bytes_per_s);
-    fio_written_ += sample.written_bytes;
-    if (traffic != Traffic::kMixed) fio.cpu_seconds_per_byte += sample.cpu_seconds_per_byte;
+    const auto sample = run_fio(*fio_, setting, run_, all_, traffic, limit);
+    if (!sample.ok()) {  // nothing of ours depends on it
+      result.fio.reset();
+      result.why_no_fio = sample.error().message;
+      return;
+    }
+    into->push_back(sample->bytes_per_s);
+    fio_written_ += sample->written_bytes;
+    if (traffic != Traffic::kMixed) fio.cpu_seconds_per_byte += sample->cpu_seconds_per_byte;
   }
-  return {};
 }
 
 // Fills result.fio when fio works here; why_no_fio otherwise.
-Result<void> StorageMeasurement::fio_sweep(StorageResult& result) {
+void StorageMeasurement::fio_sweep(StorageResult& result) {
   if (!fio_) {
     result.why_no_fio = options_.with_fio ? "fio is not installed" : "not asked for";
-    return {};
+    return;
   }
   const SampleLimit limit = this->limit(pace_.fio_seconds);
   double best_read = 0, best_write = 0;
   for (const FioSetting& setting : pace_.fio) {
     if (is_late() && best_read > 0) break;
-    if (setting.block_bytes > std::min(limit.write_bytes, run_.others_range(0).bytes)) continue;
+    const auto jobs = static_cast<Bytes>(all_.size());
+    if (setting.block_bytes > std::min(limit.write_bytes / jobs, run_.others_range(0).bytes)) continue;
     for (const Traffic traffic : {Traffic::kRead, Traffic::kWrite}) {
       progress_.step(fmt::format("storage: {}, {}", fio_->version, fio_setting_text(setting)),
                      pace_.fio_seconds + kFioStart);
@@ -279,14 +300,13 @@ Result<void> StorageMeasurement::fio_sweep(StorageResult& result) {
   }
   if (best_read <= 0 || best_write <= 0) {
     if (result.why_no_fio.empty()) result.why_no_fio = "the test file is too small for it: raise --max-write";
-    return {};
+    return;
   }
   result.why_no_fio.clear();
   result.fio.emplace();
   result.fio->version = fio_->version;
   result.fio->read_setting = fio_setting_text(best_fio_read_);
   result.fio->write_setting = fio_setting_text(best_fio_write_);
-  return {};
 }
 
 Result<void> StorageMeasurement::pages(StorageResult& result) {
@@ -317,7 +337,7 @@ Result<void> StorageMeasurement::pages(StorageResult& result) {
 Result<void> StorageMeasurement::latency(StorageResult& result, std::span<const std::uint32_t> which) {
   const TransferSetting setting{io::kMinAlignment, io::kMinAlignment, result.setting.backend};
   SampleLimit limit = this->limit(kLatencySeconds / 2);
-  limit.write_bytes = std::min<Bytes>(limit.write_bytes, 2 * run_.tile_bytes());
+  limit.write_bytes = std::min(limit.write_bytes, 2 * run_.tile_bytes());
   limit.until_steady = false;
   progress_.step("storage: one small request at a time", kLatencySeconds);
   HEADRACE_TRY(const Sample read, sample(Traffic::kRead, setting, limit, which));
@@ -334,7 +354,7 @@ Result<StorageResult> StorageMeasurement::together() {
   HEADRACE_TRY(result.setting, confirm(choose_setting(result.sweep, standard), standard));
   result.is_default = result.setting == standard;
   HEADRACE_RETURN_IF_ERROR(latency(result, all_));
-  HEADRACE_RETURN_IF_ERROR(fio_sweep(result));
+  fio_sweep(result);
   HEADRACE_RETURN_IF_ERROR(repeat(result, all_, pace_.repeats));
   HEADRACE_RETURN_IF_ERROR(pages(result));
   return result;
@@ -347,7 +367,7 @@ Result<StorageResult> StorageMeasurement::alone(std::uint32_t file, const Storag
   result.why_no_fio = "compared for all paths together";
   const std::uint32_t which[] = {file};
   HEADRACE_RETURN_IF_ERROR(latency(result, which));
-  HEADRACE_RETURN_IF_ERROR(repeat(result, which, std::min(pace_.repeats, 3)));
+  HEADRACE_RETURN_IF_ERROR(repeat(result, which, kAloneRepeats));
   return result;
 }
 
@@ -357,9 +377,8 @@ Result<StorageReport> StorageMeasurement::measure() {
   progress_.step("storage: laying out the test file", pace_.layout_seconds / 2);
   const TransferSetting standard;
   HEADRACE_RETURN_IF_ERROR(run_.lay_out(standard, pace_.layout_seconds));
-  // A little is kept back: samples end with a whole tile, fio's with a whole block.
-  write_allowance_ = std::max<Bytes>(options_.max_write - run_.written_bytes(), 0) / 20 * 19;
-  writing_seconds_ = writing_seconds(pace_, all_.size(), fio_.has_value());
+  write_allowance_ =
+      std::max<Bytes>(options_.max_write - run_.written_bytes() - writing_.samples * run_.tile_bytes(), 0);
   HEADRACE_TRY(StorageResult result, together());
   report.results.push_back(std::move(result));
   for (const std::uint32_t file : all_) {
@@ -380,7 +399,7 @@ Result<StorageReport> StorageMeasurement::measure() {
     }
   }
   report.file_bytes = run_.files().front().bytes;
-  report.written_bytes = written();
+  report.written_bytes = run_.written_bytes() + fio_written_;
   report.verified_bytes = run_.verified_bytes();
   report.seconds = std::chrono::duration<double>(Clock::now() - start).count();
   return report;
@@ -444,8 +463,7 @@ double planned_storage_seconds(const StorageOptions& options, std::size_t paths,
   const auto points = static_cast<double>(pace.blocks.size() * pace.in_flight.size());
   double seconds = 0.75 * pace.layout_seconds + points * 3 * pace.sweep_seconds + kLatencySeconds +
                    pace.repeats * 3 * pace.repeat_seconds + pace.pages_repeats * 4 * pace.pages_seconds;
-  if (paths > 1)
-    seconds += static_cast<double>(paths) * (kLatencySeconds + std::min(pace.repeats, 3) * 3 * pace.repeat_seconds);
+  if (paths > 1) seconds += static_cast<double>(paths) * (kLatencySeconds + kAloneRepeats * 3 * pace.repeat_seconds);
   if (has_fio)
     seconds += (2 * static_cast<double>(pace.fio.size()) + 3 * pace.fio_repeats) * (pace.fio_seconds + kFioStart);
   return seconds;
@@ -453,15 +471,15 @@ double planned_storage_seconds(const StorageOptions& options, std::size_t paths,
 
 Result<StorageReport> measure_storage(const std::vector<std::string>& paths, const StorageOptions& options,
                                       Progress& progress) {
-  if (options.max_write < kLeastWrite)
+  const auto count = static_cast<Bytes>(paths.size());
+  if (options.max_write < count * kLeastWrite)
     return make_error(ErrorCode::kUsage,
                       fmt::format("--max-write {} is too little to measure with", format_bytes(options.max_write)),
-                      fmt::format("at least {} are needed", format_bytes(kLeastWrite)));
+                      fmt::format("at least {} are needed for each path", format_bytes(kLeastWrite)));
   // A quarter of what may be written lays the files out; larger ones only take longer.
   const Bytes largest = options.quick ? 512 * kMiB : 2 * kGiB;
-  const auto count = static_cast<Bytes>(paths.size());
-  const Bytes each = std::min(options.max_write / 4, largest) / count / kMiB * kMiB;
-  HEADRACE_TRY(std::vector<TestFile> files, make_test_files(paths, std::max(each, 8 * kMiB)));
+  const Bytes each = std::max(std::min(options.max_write / 4, largest) / count, kLeastWrite / 4) / kMiB * kMiB;
+  HEADRACE_TRY(std::vector<TestFile> files, make_test_files(paths, each));
   StorageMeasurement measurement(files, options, progress);
   return measurement.measure();
 }

@@ -21,7 +21,7 @@ struct StorageOptions {
   Bytes max_write = 8 * kGiB;  // by us and fio together, over all paths
   bool with_fio = true;
 };
-// Below this the file would be too small to keep any disk busy.
+// For each path. Below this its file would be too small to keep any disk busy.
 inline constexpr Bytes kLeastWrite = 64 * kMiB;
 
 // Repeats of one traffic at one setting.

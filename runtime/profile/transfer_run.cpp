@@ -73,6 +73,7 @@ TransferRun::TransferRun(std::span<TestFile> files, Bytes tile_bytes)
   for (std::uint32_t file = 0; file < files_.size(); ++file) {
     HEADRACE_CHECK(tiles_of(file) >= 4, "a test file has a few tiles");
     versions_.emplace_back(static_cast<std::size_t>(tiles_of(file)), 0);
+    all_.push_back(file);
   }
 }
 
@@ -94,16 +95,16 @@ TransferRun::Range TransferRun::others_range(std::uint32_t file) const noexcept 
   return {(tiles - tiles / 4) * tile_bytes_, tiles / 4 * tile_bytes_};
 }
 
-std::size_t TransferRun::slots_of(const TransferSetting& setting) const noexcept {
+std::size_t TransferRun::slots_of(const TransferSetting& setting, std::span<const std::uint32_t> which) const noexcept {
   // Two more than the kernel gets, so that it always finds the next one.
-  auto slots = static_cast<std::size_t>(ceil_div(setting.in_flight_bytes, tile_bytes_) + 2);
+  const std::int64_t slots = ceil_div(setting.in_flight_bytes, tile_bytes_) + 2;
   std::int64_t written_tiles = 0;  // no tile is written twice at a time
-  for (std::uint32_t file = 0; file < files_.size(); ++file) written_tiles += write_range(file).bytes / tile_bytes_;
-  return std::min(slots, static_cast<std::size_t>(std::max<std::int64_t>(written_tiles, 1)));
+  for (const std::uint32_t file : which) written_tiles += write_range(file).bytes / tile_bytes_;
+  return static_cast<std::size_t>(std::min(slots, written_tiles));
 }
 
 Bytes TransferRun::memory_bytes(const TransferSetting& setting) const noexcept {
-  return static_cast<Bytes>(slots_of(setting)) * (tile_bytes_ - alignment_);
+  return static_cast<Bytes>(slots_of(setting, all_)) * (tile_bytes_ - alignment_);
 }
 
 Result<std::unique_ptr<io::IoBackend>> TransferRun::make_backend(io::IoBackendChoice choice) {
@@ -180,7 +181,7 @@ Result<void> TransferRun::lay_out(const TransferSetting& setting, double seconds
     std::memcpy(bytes.data() + at, block.data(), sizeof block);
   }
   HEADRACE_TRY(const std::unique_ptr<io::Queue> queue, make_queue(setting));
-  TransferLoop loop(*queue, bytes, tile_bytes_ - alignment_, slots_of(setting));
+  TransferLoop loop(*queue, bytes, tile_bytes_ - alignment_, slots_of(setting, all_));
   const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   std::int64_t longest = 0, tile = 0;
   for (std::uint32_t file = 0; file < files_.size(); ++file) longest = std::max(longest, tiles_of(file));
@@ -204,7 +205,7 @@ Result<void> TransferRun::lay_out(const TransferSetting& setting, double seconds
 Result<void> TransferRun::verify(const TransferSetting& setting) {
   HEADRACE_TRY(const HostSlab memory, make_io_memory(memory_bytes(setting), PageKind::kTransparentHuge));
   HEADRACE_TRY(const std::unique_ptr<io::Queue> queue, make_queue(setting));
-  TransferLoop loop(*queue, memory.bytes(), tile_bytes_ - alignment_, slots_of(setting));
+  TransferLoop loop(*queue, memory.bytes(), tile_bytes_ - alignment_, slots_of(setting, all_));
   for (std::uint32_t file = 0; file < files_.size(); ++file) {
     HEADRACE_RETURN_IF_ERROR(forget_pages(file));
     const std::int64_t end = others_range(file).offset / tile_bytes_;
@@ -224,16 +225,23 @@ struct TransferRun::Pass {
   std::span<const std::uint32_t> which;
   SampleLimit limit;
   bool direct = true;
-  Bytes read_limit = 0;                           // through the page cache nothing is read twice
-  std::vector<std::int64_t> read_at, written_at;  // [which], tiles from the start of the range
-  std::size_t turn = 0;
-  Bytes read_started = 0, written_started = 0;
+  Bytes read_limit = 0;  // through the page cache nothing is read twice
+  // One direction: goes round the files, and round the tiles of each file's range.
+  struct Rounds {
+    std::vector<std::int64_t> at;  // [which], tiles from the start of the range
+    std::size_t turn = 0;
+    Bytes started = 0;
+  };
+  Rounds reading, writing;
+  std::vector<std::pair<std::uint32_t, std::int64_t>> being_written;  // file, offset: no tile twice at a time
   std::vector<Point> points;
   std::size_t warm = 0;  // the point at which the warm-up ends
   bool steady = false;
 
   Pass(TransferRun& owner, Traffic kind, std::span<const std::uint32_t> files, const SampleLimit& until)
-      : run(owner), traffic(kind), which(files), limit(until), read_at(files.size()), written_at(files.size()) {
+      : run(owner), traffic(kind), which(files), limit(until) {
+    reading.at.resize(which.size());
+    writing.at.resize(which.size());
     for (const std::uint32_t file : which) {
       read_limit += run.read_range(file).bytes;
       direct = direct && run.files_[file].direct;
@@ -245,17 +253,29 @@ struct TransferRun::Pass {
 
   // The next tile, or none when no more may be moved.
   std::optional<TileWork> next() {
-    const bool reads = traffic == Traffic::kRead || (traffic == Traffic::kMixed && read_started <= written_started);
-    Bytes& started = reads ? read_started : written_started;
-    if (!reads && started > 0 && started + run.tile_bytes_ > limit.write_bytes) return std::nullopt;
-    if (reads && !direct && started + run.tile_bytes_ > read_limit) return std::nullopt;
-    started += run.tile_bytes_;
-    const std::size_t i = turn++ % which.size();
-    const Range range = reads ? run.read_range(which[i]) : run.write_range(which[i]);
-    std::int64_t& at = (reads ? read_at : written_at)[i];
-    const std::int64_t tile = range.offset / run.tile_bytes_ + at;
-    at = (at + 1) % (range.bytes / run.tile_bytes_);
-    return run.work_on(reads ? io::IoOperation::kRead : io::IoOperation::kWrite, which[i], tile);
+    const bool reads = traffic == Traffic::kRead || (traffic == Traffic::kMixed && reading.started <= writing.started);
+    Rounds& rounds = reads ? reading : writing;
+    if (!reads && rounds.started > 0 && rounds.started + run.tile_bytes_ > limit.write_bytes) return std::nullopt;
+    if (reads && !direct && rounds.started + run.tile_bytes_ > read_limit) return std::nullopt;
+    rounds.started += run.tile_bytes_;
+    for (;;) {  // there are fewer slots than tiles: one is free, at the latest in the fastest file
+      const std::size_t i = rounds.turn++ % which.size();
+      const Range range = reads ? run.read_range(which[i]) : run.write_range(which[i]);
+      const std::int64_t tiles = range.bytes / run.tile_bytes_;
+      for (std::int64_t tried = 0; tried < tiles; ++tried) {
+        const std::int64_t offset = range.offset + rounds.at[i] * run.tile_bytes_;
+        rounds.at[i] = (rounds.at[i] + 1) % tiles;
+        if (reads) return run.work_on(io::IoOperation::kRead, which[i], offset / run.tile_bytes_);
+        const std::pair tile{which[i], offset};
+        if (std::find(being_written.begin(), being_written.end(), tile) != being_written.end()) continue;
+        being_written.push_back(tile);
+        return run.work_on(io::IoOperation::kWrite, which[i], offset / run.tile_bytes_);
+      }
+    }
+  }
+
+  void came_back(const TileWork& work) {
+    if (work.operation == io::IoOperation::kWrite) std::erase(being_written, std::pair{work.file, work.offset});
   }
 
   // Whether the time for more has not run out.
@@ -286,7 +306,7 @@ Result<Sample> TransferRun::run(Traffic traffic, const TransferSetting& setting,
   HEADRACE_CHECK(!which.empty(), "a run has files");
   for (const std::uint32_t file : which) HEADRACE_RETURN_IF_ERROR(forget_pages(file));
   HEADRACE_TRY(const std::unique_ptr<io::Queue> queue, make_queue(setting));
-  const std::size_t slots = slots_of(setting);
+  const std::size_t slots = slots_of(setting, which);
   TransferLoop loop(*queue, memory, tile_bytes_ - alignment_, slots);
   Pass pass(*this, traffic, which, limit);
   io::Queue::Latencies warm_latencies;
@@ -302,6 +322,7 @@ Result<Sample> TransferRun::run(Traffic traffic, const TransferSetting& setting,
     }
     HEADRACE_TRY(const TileWork done, loop.finish());
     now = seconds_between(start, Clock::now());
+    pass.came_back(done);
     (done.operation == io::IoOperation::kRead ? sample.read_bytes : sample.written_bytes) += tile_bytes_;
     if (!more) continue;
     pass.points.push_back({now, sample.read_bytes, sample.written_bytes});

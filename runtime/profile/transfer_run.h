@@ -89,7 +89,8 @@ class TransferRun {
  private:
   struct Pass;  // transfer_run.cpp: what one run has under way
   [[nodiscard]] std::int64_t tiles_of(std::uint32_t file) const noexcept;
-  [[nodiscard]] std::size_t slots_of(const TransferSetting& setting) const noexcept;
+  [[nodiscard]] std::size_t slots_of(const TransferSetting& setting,
+                                     std::span<const std::uint32_t> which) const noexcept;
   [[nodiscard]] Result<std::unique_ptr<io::IoBackend>> make_backend(io::IoBackendChoice choice);
   [[nodiscard]] Result<std::unique_ptr<io::Queue>> make_queue(const TransferSetting& setting);
   [[nodiscard]] TileWork work_on(io::IoOperation operation, std::uint32_t file, std::int64_t tile);
@@ -99,6 +100,7 @@ class TransferRun {
   Bytes tile_bytes_;
   Bytes alignment_;
   std::map<io::IoBackendChoice, io::BackendCandidate> chosen_;  // by a test with real bytes, once
+  std::vector<std::uint32_t> all_;                              // positions of all files
   std::vector<std::vector<std::uint64_t>> versions_;            // [files][tiles], 0 = never written
   std::uint64_t next_version_ = 1;
   Bytes written_bytes_ = 0;

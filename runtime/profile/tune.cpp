@@ -22,6 +22,7 @@ constexpr std::size_t kFinalists = 4;
 constexpr double kBetter = 0.03;  // less is noise
 constexpr Bytes kTileBytes = 4 * kMiB;
 constexpr Bytes kLeastTuneWrite = 2 * kGiB;  // so that every sample writes a tile
+constexpr Bytes kLeastFile = 64 * kMiB;
 
 struct Rates {
   double read = 0, write = 0, mixed = 0, cpu = 0;
@@ -223,12 +224,14 @@ double planned_tune_seconds(const TuneJob& job) {
 }
 
 Result<TuneReport> tune_io(const TuneJob& job, Progress& progress) {
-  if (job.max_write < kLeastTuneWrite)
+  const auto count = static_cast<Bytes>(job.paths.size());
+  const Bytes least = std::max(kLeastTuneWrite, 4 * count * kLeastFile);
+  if (job.max_write < least)
     return make_error(ErrorCode::kUsage,
                       fmt::format("--max-write {} is too little to compare settings with", format_bytes(job.max_write)),
-                      fmt::format("at least {} are needed", format_bytes(kLeastTuneWrite)));
-  const Bytes each = std::min(job.max_write / 4, kGiB) / static_cast<Bytes>(job.paths.size()) / kMiB * kMiB;
-  HEADRACE_TRY(std::vector<TestFile> files, make_test_files(job.paths, std::max(each, 64 * kMiB)));
+                      fmt::format("at least {} are needed", format_bytes(least)));
+  const Bytes each = std::min(job.max_write / 4, kGiB) / count / kMiB * kMiB;
+  HEADRACE_TRY(std::vector<TestFile> files, make_test_files(job.paths, std::max(each, kLeastFile)));
   Tuning tuning(files, job, progress);
   return tuning.tune();
 }

@@ -39,7 +39,7 @@ class Profile(JobCase):
 
     def test_two_paths_are_measured_together_and_alone(self):
         (self.folder / "other").mkdir()
-        document = json.loads(self.profile("scratch", "other", *SMALL, "--no-fio", "--only", "storage", "--json").out)
+        document = json.loads(self.profile("scratch", "other", "--quick", "--max-write", "128MiB", "--no-fio", "--only", "storage", "--json").out)
         self.assertEqual([entry["path"] for entry in document["storage"]], ["scratch, other", "scratch", "other"])
 
     def test_the_hardware_file_is_one_that_plan_reads(self):
@@ -62,6 +62,7 @@ class Profile(JobCase):
             (("scratch", "./scratch"), 4, "are the same folder"),
             (("/proc",), 4, "/proc"),
             (("scratch", "--max-write", "1MiB"), 2, "too little to measure with"),
+            (("scratch", ".", "--max-write", "127MiB"), 2, "for each path"),
             (("scratch", "--max-write", "many"), 2, "many"),
             ((), 2, "needs a folder"),
             (("scratch", "--only", "memory"), 2, "leaves storage out"),

@@ -76,6 +76,33 @@ TEST_F(TransferRunTest, MovesWhatItSaysAndMixesEvenly) {
   EXPECT_GE(run_->verified_bytes(), run_->read_range(0).bytes + run_->write_range(0).bytes);
 }
 
+TEST_F(TransferRunTest, ReadsAndWritesEveryFileWhenMixed) {
+  make({folder("a"), folder("b")});
+  const auto written_part = [&](std::uint32_t file) {
+    const auto range = run_->write_range(file);
+    std::vector<char> bytes(static_cast<std::size_t>(range.bytes));
+    const io::UniqueFd fd(::open(name_for_others(files_[file]).c_str(), O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(::pread(fd.get(), bytes.data(), bytes.size(), range.offset), range.bytes);
+    ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+    return bytes;
+  };
+  const auto a = written_part(0), b = written_part(1);
+  ASSERT_TRUE(run(Traffic::kMixed, {30, 4 * kMiB, false}, {0, 1}).ok());
+  EXPECT_TRUE(written_part(0) != a);
+  EXPECT_TRUE(written_part(1) != b);
+}
+
+TEST_F(TransferRunTest, NoTileIsWrittenTwiceAtATime) {
+  setting_.in_flight_bytes = 64 * kMiB;  // more than there are tiles to write
+  make({folder("a"), folder("b")});
+  for (const std::vector<std::uint32_t>& which : {std::vector<std::uint32_t>{0}, {1}, {0, 1}}) {
+    ASSERT_TRUE(run(Traffic::kWrite, {30, 64 * kMiB, false}, which).ok());
+    ASSERT_TRUE(run(Traffic::kMixed, {30, 16 * kMiB, false}, which).ok());
+  }
+  const auto verified = run_->verify(setting_);
+  EXPECT_TRUE(verified.ok()) << verified.error().to_string();
+}
+
 TEST_F(TransferRunTest, NeverWritesMoreThanItMay) {
   make({folder("a")});
   const Bytes before = run_->written_bytes();
@@ -128,6 +155,15 @@ TEST_F(TransferRunTest, EachUnusablePathHasItsOwnMessage) {
   if (std::filesystem::exists("/dev/shm")) {
     EXPECT_THAT(message({"/dev/shm"}), HasSubstr("tmpfs"));
   }
+}
+
+TEST_F(TransferRunTest, EachPathNeedsItsPartOfWhatMayBeWritten) {
+  StorageOptions options;
+  options.max_write = 3 * kLeastWrite - 1;
+  Progress progress({}, 1);
+  const auto refused = measure_storage({folder("a"), folder("b"), folder("c")}, options, progress);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.error().code, ErrorCode::kUsage);
 }
 
 TEST_F(TransferRunTest, TheWholeMeasurementStaysWithinMaxWrite) {
