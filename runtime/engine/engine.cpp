@@ -3,11 +3,11 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <utility>
 
 #include "core/check.h"
+#include "runtime/engine/tile_room.h"
 
 namespace headrace::runtime {
 
@@ -43,7 +43,7 @@ Engine::Engine(Plan plan, const EngineOptions& options)
       step_schedule_(plan_.operations, &plan_),
       redo_schedule_(plan_.redo_operations, &plan_),
       eval_schedule_(plan_.eval_operations, &plan_),
-      speculation_(plan_) {}
+      speculation_(plan_.input) {}
 
 Engine::~Engine() {
   executor_.reset();
@@ -137,10 +137,7 @@ TierStore& Engine::store_of(StateStream stream) noexcept {
 }
 
 std::uint64_t Engine::version_of(const TileId& id) const {
-  const auto& tensors = plan_.input.model.units[static_cast<std::size_t>(id.unit)].tensors;
-  const bool frozen =
-      std::all_of(tensors.begin(), tensors.end(), [](const TensorInfo& tensor) { return tensor.frozen; });
-  return frozen ? 0 : record_.state_version;
+  return is_frozen(plan_.input.model.units[static_cast<std::size_t>(id.unit)]) ? 0 : record_.state_version;
 }
 
 std::string Engine::describe_storage() const {

@@ -15,7 +15,7 @@ namespace headrace::runtime {
 bool Engine::is_wanted(const Operation& operation) {
   if (in_redo_) return is_wanted_in_redo(operation);
   switch (operation.kind) {
-    case OperationKind::kReadState: return !is_early() || speculation_.read(operation);
+    case OperationKind::kReadState: return !is_early() || speculation_.stands();
     case OperationKind::kCopyState: return speculation_.stands();
     case OperationKind::kUpdate: return is_early() ? speculation_.update(operation) : !outcome_.skipped;
     case OperationKind::kWriteState: return is_early() ? speculation_.updated(operation) : !outcome_.skipped;

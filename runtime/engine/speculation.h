@@ -37,22 +37,19 @@ class ClipHistory {
 // One step. The lanes call it in the order of the plan's dependencies; stands() and miss() from any lane.
 class Speculation {
  public:
-  explicit Speculation(const Plan& plan) : is_read_(plan.input.model.units.size()), tiles_(is_read_.size()) {
-    for (std::size_t u = 0; u < is_read_.size(); ++u) {
-      is_read_[u].assign(static_cast<std::size_t>(num_tiles(plan.input, static_cast<UnitId>(u))), false);
-      tiles_[u].assign(is_read_[u].size(), Tile::kUntouched);
-    }
-    for (const Operation& operation : plan.operations)
-      if (operation.kind == OperationKind::kReadState) is_read_[index(operation.unit)][index(operation.tile)] = true;
+  explicit Speculation(const PlanInput& input) : updated_(input.model.units.size()) {
+    for (std::size_t u = 0; u < updated_.size(); ++u)
+      updated_[u].resize(static_cast<std::size_t>(num_tiles(input, static_cast<UnitId>(u))));
   }
 
   // `enabled` false: every early operation is passed over, and the redo does all of the update.
   void begin(bool enabled) {
-    for (auto& unit : tiles_) unit.assign(unit.size(), Tile::kUntouched);
+    for (auto& unit : updated_) unit.assign(unit.size(), 0);
     stands_.store(enabled, std::memory_order_relaxed);
     any_updated_ = false;
     square_sum_ = 0;
   }
+  // Never again true in a step once it was false: what waits for an operation that was left out is left out too.
   [[nodiscard]] bool stands() const noexcept { return stands_.load(std::memory_order_relaxed); }
   void miss() noexcept { stands_.store(false, std::memory_order_relaxed); }
 
@@ -63,29 +60,22 @@ class Speculation {
     if (!finite || !std::isfinite(square_sum_) || (limit > 0 && square_sum_ > limit)) miss();
   }
 
-  // Whether the early read, update, write of a tile is to be done.
-  [[nodiscard]] bool read(const Operation& operation) {
-    if (!stands()) return false;
-    tile(operation) = Tile::kRead;
-    return true;
-  }
+  // Whether the early update of a tile is to be done.
   [[nodiscard]] bool update(const Operation& operation) {
-    const bool is_there = !is_read_[index(operation.unit)][index(operation.tile)] || tile(operation) == Tile::kRead;
-    if (!stands() || !is_there) return false;
-    tile(operation) = Tile::kUpdated;
+    if (!stands()) return false;
+    updated_[index(operation.unit)][index(operation.tile)] = 1;
     any_updated_ = true;
     return true;
   }
-  [[nodiscard]] bool updated(const Operation& operation) { return tile(operation) == Tile::kUpdated; }
+  [[nodiscard]] bool updated(const Operation& operation) const {
+    return updated_[index(operation.unit)][index(operation.tile)] != 0;
+  }
   [[nodiscard]] bool any_updated() const noexcept { return any_updated_; }
 
  private:
-  enum class Tile : std::uint8_t { kUntouched, kRead, kUpdated };
   static std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
-  [[nodiscard]] Tile& tile(const Operation& operation) { return tiles_[index(operation.unit)][index(operation.tile)]; }
 
-  std::vector<std::vector<bool>> is_read_;  // per unit and tile: the update waits for a read
-  std::vector<std::vector<Tile>> tiles_;
+  std::vector<std::vector<char>> updated_;  // per unit and tile
   std::atomic<bool> stands_{false};
   bool any_updated_ = false;  // written on the optimizer's lane
   double square_sum_ = 0;     // on the lane of gradients

@@ -10,17 +10,11 @@
 namespace headrace::runtime {
 namespace {
 
-// A unit of two tiles: the first passes through memory, the second is held.
-Plan two_tiles() {
-  Plan plan;
-  plan.input = make_input({});
-  plan.input.model.units.push_back(make_unit("unit", 12'288, 0, 0, 0));
-  Operation read;
-  read.kind = OperationKind::kReadState;
-  read.unit = 0;
-  read.tile = 0;
-  plan.operations.push_back(read);
-  return plan;
+// A unit of two tiles.
+PlanInput two_tiles() {
+  PlanInput input = make_input({});
+  input.model.units.push_back(make_unit("unit", 12'288, 0, 0, 0));
+  return input;
 }
 
 Operation tile(std::int64_t number) {
@@ -30,23 +24,25 @@ Operation tile(std::int64_t number) {
   return operation;
 }
 
-TEST(Speculation, WhatAReadHasLeftOutTheUpdateLeavesOutToo) {
+TEST(Speculation, KnowsItsUpdatesAndMakesNoMoreAfterAMiss) {
   Speculation speculation(two_tiles());
   speculation.begin(true);
-  EXPECT_FALSE(speculation.update(tile(0)));  // not read
-  EXPECT_TRUE(speculation.update(tile(1)));   // needs no read
-  EXPECT_TRUE(speculation.read(tile(0)));
+  EXPECT_FALSE(speculation.any_updated());
   EXPECT_TRUE(speculation.update(tile(0)));
   EXPECT_TRUE(speculation.updated(tile(0)));
+  EXPECT_FALSE(speculation.updated(tile(1)));
+  speculation.miss();
+  EXPECT_FALSE(speculation.stands());
+  EXPECT_FALSE(speculation.update(tile(1)));
+  EXPECT_FALSE(speculation.updated(tile(1)));
+  EXPECT_TRUE(speculation.updated(tile(0)));
+  EXPECT_TRUE(speculation.any_updated());
   speculation.begin(true);
+  EXPECT_TRUE(speculation.stands());
   EXPECT_FALSE(speculation.updated(tile(0)));
   EXPECT_FALSE(speculation.any_updated());
-  EXPECT_TRUE(speculation.read(tile(0)));
-  speculation.miss();
-  EXPECT_FALSE(speculation.update(tile(0)));  // read, and then not wanted any more
-  EXPECT_FALSE(speculation.updated(tile(0)));
   speculation.begin(false);
-  EXPECT_FALSE(speculation.read(tile(0)));
+  EXPECT_FALSE(speculation.stands());
   EXPECT_FALSE(speculation.update(tile(1)));
 }
 
