@@ -49,9 +49,19 @@ def junit_verdicts(path):
     return verdicts
 
 
+def python_skips(path):
+    """ctest entry -> cases that its unittest program left out: it ends well and says so in its last line."""
+    skips = {}
+    for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
+        said = re.search(r"^(?:OK|FAILED) \(.*skipped=(\d+)", case.findtext("system-out") or "", re.MULTILINE)
+        if said:
+            skips[case.get("name")] = int(said.group(1))
+    return skips
+
+
 def main():
     build, junit, gtest_folder = sys.argv[1:4]
-    verdicts, cases = junit_verdicts(junit), gtest_cases(gtest_folder)
+    verdicts, cases, python = junit_verdicts(junit), gtest_cases(gtest_folder), python_skips(junit)
     counts = collections.defaultdict(collections.Counter)
     skipped = []
     for name, labels, program in entries(build):
@@ -63,8 +73,10 @@ def main():
         if verdicts[name] == "failed" and "failed" not in results:
             results.append("failed")  # the program died
         for label in labels:
-            counts[label].update(results)
+            counts[label].update(results + ["skipped"] * python.get(name, 0))
         skipped += [f"{name}: {case}: {reason}" for case, verdict, reason in found if verdict == "skipped"]
+        if name in python:
+            skipped.append(f"{name}: {python[name]} of its cases (its program run with -v says which and why)")
         if not found and verdicts[name] == "skipped":
             skipped.append(name)
     for line in sorted(set(skipped)):

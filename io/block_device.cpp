@@ -115,8 +115,11 @@ Result<void> wipe_device(int fd, const std::string& path, Bytes bytes) {
     }
     return 0;
   };
-  int status = clear(0, std::min(bytes, size));
-  if (status == 0) status = clear(std::max(size - kLooked, Bytes{0}), size);
+  // The superblocks go last: whoever dies before leaves a device that is still known as its run's.
+  int status = clear(std::max(size - kLooked, Bytes{0}), size);
+  if (status == 0) status = clear(kLooked, std::min(bytes, size));
+  if (status == 0 && ::fsync(fd) != 0) status = errno;
+  if (status == 0) status = clear(0, std::min(kLooked, size));
   if (status == 0 && ::fsync(fd) != 0) status = errno;
   ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED);
   if (status == 0) return {};

@@ -23,7 +23,7 @@ namespace headrace::io {
 // What lies on a device by its first and last MiB: "an ext4 file system", "a partition table", "data"; empty when there
 // are only zeros.
 [[nodiscard]] Result<std::string> content_of_device(int fd, const std::string& path);
-// Writes zeros over the first `bytes` and the last MiB, and flushes.
+// Writes zeros over the first `bytes` and the last MiB, superblocks last, and flushes.
 [[nodiscard]] Result<void> wipe_device(int fd, const std::string& path, Bytes bytes);
 
 }  // namespace headrace::io

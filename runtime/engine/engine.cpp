@@ -81,6 +81,11 @@ Result<std::unique_ptr<Engine>> Engine::create(Plan plan, const EngineOptions& o
 
 Result<void> Engine::open_stores(StartMode mode) {
   const PlanInput& input = plan_.input;
+  ShardGeometry spill = ShardGeometry::of_spill(plan_);
+  std::vector<std::string> spill_folders;
+  if (!spill.streams().empty()) {  // before a path is written to
+    HEADRACE_TRY(spill_folders, io::folders_among(options_.nvme_paths));
+  }
   ShardGeometry state = ShardGeometry::of_state(input, options_.slots);
   if (!state.streams().empty()) {
     if (mode == StartMode::kFresh) {
@@ -90,13 +95,11 @@ Result<void> Engine::open_stores(StartMode mode) {
       record_ = nvme_->committed();
     }
   }
-  ShardGeometry spill = ShardGeometry::of_spill(plan_);
   if (!spill.streams().empty()) {
     const std::string spill_id = options_.run_id + "-gradients";
-    HEADRACE_TRY(const std::vector<std::string> folders, io::folders_among(options_.nvme_paths));
     // Left over by a killed start of this very run, whose state volume we hold the lock of: nothing in it is committed.
-    HEADRACE_RETURN_IF_ERROR(io::remove_volumes(folders, spill_id));
-    HEADRACE_TRY(spill_, NvmeStore::create(folders, spill_id, std::move(spill), options_.volume));
+    HEADRACE_RETURN_IF_ERROR(io::remove_volumes(spill_folders, spill_id));
+    HEADRACE_TRY(spill_, NvmeStore::create(spill_folders, spill_id, std::move(spill), options_.volume));
   }
   host_ = std::make_unique<HostStore>(input.model.units.size());
   return {};

@@ -97,6 +97,36 @@ TEST_F(BlockDevice, AFileSystemOrTableOrDataIsRefusedUnlessTold) {
   }
 }
 
+// From now on this process dies of a write at `offset`.
+bool die_of_write_at(std::int64_t offset) {
+  sock_filter filter[] = {{BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, nr)},
+                          {BPF_JMP | BPF_JEQ | BPF_K, 0, 3, SYS_pwrite64},
+                          {BPF_LD | BPF_W | BPF_ABS, 0, 0, offsetof(seccomp_data, args) + 3 * sizeof(std::uint64_t)},
+                          {BPF_JMP | BPF_JEQ | BPF_K, 0, 1, static_cast<std::uint32_t>(offset)},
+                          {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_KILL_PROCESS},
+                          {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW}};
+  const sock_fprog program{6, filter};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 && ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
+}
+
+TEST_F(BlockDevice, WhatWasOursIsFreeAgainWhereverItsRemovalDied) {
+  for (const std::int64_t offset : {Bytes{0}, kMiB, kBytes - kMiB}) {
+    EXPECT_TRUE(contains(use_volume(paths()), "direct I/O"));
+    put(kBytes - 100, "a tile");  // a volume may reach to the end
+    const std::string died = in_child([&] {
+      if (!die_of_write_at(offset)) return std::string("cannot be set up here");
+      const auto removed = io::remove_volumes(paths(), "run");
+      return removed.ok() ? std::string("removed") : removed.error().to_string();
+    });
+    if (contains(died, "cannot be set up here")) GTEST_SKIP() << "this system forbids the set-up";
+    EXPECT_TRUE(contains(died, "killed by signal")) << died;
+    // Either it is still that run's, or nobody's.
+    ASSERT_OK(io::remove_volumes(paths(), "run"));
+    EXPECT_EQ(create_error(), "ok") << "died at " << offset;
+    ASSERT_OK(io::remove_volumes(paths(), "run"));
+  }
+}
+
 TEST_F(BlockDevice, AMountedOneIsRefused) {
   if (!has_program("mkfs.ext4")) GTEST_SKIP() << "mkfs.ext4 is not installed";
   ASSERT_EQ(std::system(("mkfs.ext4 -q " + device_->path()).c_str()), 0);  // NOLINT

@@ -151,6 +151,20 @@ class Paths(StorageCase):
         self.assertEqual(self.run_program("checkpoint", "prune", "device", "--yes").code, 0)
         self.assertIn("no volume", self.run_program("checkpoint", "ls", device).out)
 
+    @unittest.skipUnless(IS_ROOT, "loop devices need root")
+    def test_gradients_that_are_spilled_need_a_folder(self):
+        config = json.loads((self.folder / "job.json").read_text())
+        config["headrace"]["model"].update(layers=16, embed=256, inner=1024)
+        config["headrace"]["memory"] = {"host": "80MiB"}
+        config["train_batch_size"] = 4
+        self.write_config(config)
+        device = self.loop_device(512)
+        self.use_paths(device)
+        self.refused("are spilled", "add a folder to nvme_path")
+        self.assertIn("no volume", self.run_program("checkpoint", "ls", device).out, "nothing was written to it")
+        self.use_paths(device, self.folder / "scratch")
+        self.train("--max-steps", "1", run="both")
+
     @unittest.skipUnless(IS_ROOT and shutil.which("mkfs.ext4"), "needs root and mkfs.ext4")
     def test_a_block_device_that_is_used_is_refused(self):
         device = self.loop_device(64)
@@ -161,6 +175,36 @@ class Paths(StorageCase):
         self.mount(device, self.folder / "mounted")
         outcome = self.train("io.overwrite_devices=true", expect=4, run="other")
         self.assertIn("it is mounted", outcome.err)
+
+
+@unittest.skipUnless(IS_ROOT, "mounting needs root")
+class Profile(StorageCase):
+    def profile(self, *arguments, expect=0):
+        outcome = self.run_program("profile", *arguments, "--quick", "--max-write", "64MiB", "--only", "storage")
+        self.assertEqual(outcome.code, expect, str(outcome))
+        return outcome
+
+    def test_a_read_only_path(self):
+        self.mount("--bind", self.folder / "scratch", self.folder / "scratch")
+        if command("mount", "-o", "remount,bind,ro", self.folder / "scratch").returncode != 0:
+            self.skipTest("cannot remount here")
+        self.assertIn("mounted read-only", self.profile("scratch", expect=4).err)
+
+    @unittest.skipUnless(shutil.which("mkfs.ext4"), "needs mkfs.ext4")
+    def test_through_the_page_cache_and_on_a_full_disk(self):
+        device = self.loop_device(1024)
+        command("mkfs.ext4", "-q", "-m", "0", device)
+        self.mount("-o", "data=journal", device, self.folder / "scratch")  # has no direct I/O
+        outcome = self.profile("scratch", "--json", "-o", "hardware.json")
+        (storage,) = json.loads(outcome.out)["storage"]
+        self.assertEqual(storage["mode"], "buffered")
+        self.assertIn("direct I/O", storage["why_buffered"])
+        hardware = json.loads((self.folder / "hardware.json").read_text())
+        self.assertEqual(hardware["storage"][0]["mode"], "buffered")
+        free = os.statvfs(self.folder / "scratch")
+        with open(self.folder / "scratch" / "filler", "wb") as filler:
+            os.posix_fallocate(filler.fileno(), 0, free.f_bavail * free.f_frsize - (200 << 20))
+        self.assertIn("too little space", self.profile("scratch", expect=4).err)
 
 
 if __name__ == "__main__":
