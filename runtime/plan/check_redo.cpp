@@ -64,19 +64,8 @@ Result<void> StepCheck::check_copy_state(const Operation& op) {
 }
 
 Result<void> StepCheck::check_redo_end() {
-  const PlanInput& input = plan_.input;
-  const bool any_home_on_nvme = input.weights_home == Home::kNvme || input.optimizer_home == Home::kNvme;
-  for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
-    const UnitState& unit = units_[idx(u)];
-    if (!unit.trained) continue;
-    const auto all_done = [](const std::vector<std::int32_t>& list) {
-      return std::all_of(list.begin(), list.end(), [](std::int32_t count) { return count == 1; });
-    };
-    if (phase_ == Phase::kAgain && !all_done(unit.updates))
-      return fault(fmt::format("redo, unit {} has a tile that is not updated again", u));
-    if (phase_ == Phase::kAgain && any_home_on_nvme && !all_done(unit.state_writes))
-      return fault(fmt::format("redo, unit {} has a tile that is not written again", u));
-  }
+  for (UnitId u = 0; phase_ == Phase::kAgain && u < static_cast<UnitId>(units_.size()); ++u)
+    if (units_[idx(u)].trained) HEADRACE_RETURN_IF_ERROR(check_updated(u));
   HEADRACE_RETURN_IF_ERROR(check_held_at_end());
   if (commit_ < 0) return fault("the redo has no commit");
   if (read_bytes_ != plan_.redo_read_bytes || written_bytes_ != plan_.redo_write_bytes)

@@ -230,8 +230,22 @@ Result<void> StepCheck::check_commit(OperationId id) {
   return {};
 }
 
-Result<void> StepCheck::check_end() {
+Result<void> StepCheck::check_updated(UnitId unit) const {
+  const auto all_once = [](const std::vector<std::int32_t>& counts) {
+    return std::all_of(counts.begin(), counts.end(), [](std::int32_t count) { return count == 1; });
+  };
+  const UnitState& done = units_[idx(unit)];
   const bool any_home_on_nvme = plan_.input.weights_home == Home::kNvme || plan_.input.optimizer_home == Home::kNvme;
+  const auto missing = [&](const char* what) {
+    return fault(phase_ == Phase::kStep ? fmt::format("unit {} has a tile that is not {}", unit, what)
+                                        : fmt::format("redo, unit {} has a tile that is not {} again", unit, what));
+  };
+  if (!all_once(done.updates)) return missing("updated");
+  if (any_home_on_nvme && !all_once(done.state_writes)) return missing("written");
+  return {};
+}
+
+Result<void> StepCheck::check_end() {
   for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
     const UnitState& unit = units_[idx(u)];
     const auto all = [](const auto& list, auto value) {
@@ -244,9 +258,7 @@ Result<void> StepCheck::check_end() {
     if (!all(unit.backward_done, true))
       return fault(fmt::format("unit {} misses a micro-batch in its backward pass", u));
     if (!unit.trained) continue;
-    if (!all(unit.updates, 1)) return fault(fmt::format("unit {} has a tile that is not updated", u));
-    if (any_home_on_nvme && !all(unit.state_writes, 1))
-      return fault(fmt::format("unit {} has a tile that is not written", u));
+    HEADRACE_RETURN_IF_ERROR(check_updated(u));
     for (std::size_t t = 0; t < unit.state_reads.size(); ++t)
       if ((unit.state_reads[t] == 1) != (plan_.held_optimizer[idx(u)][t] == kNoBuffer))
         return fault(fmt::format("tile {} of unit {} is read and held, or neither", t, u));

@@ -63,6 +63,7 @@ class StepCheck {
   [[nodiscard]] Result<void> check_norm(OperationId id);
   [[nodiscard]] Result<void> check_commit(OperationId id);
   [[nodiscard]] Result<void> check_end();
+  [[nodiscard]] Result<void> check_updated(UnitId unit) const;  // every tile once, in this phase
   [[nodiscard]] Result<void> check_held_at_end();
   [[nodiscard]] Result<void> load_held();
 

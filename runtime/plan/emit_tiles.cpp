@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/plan/emit_tiles.h"
 
-#include <algorithm>
-
 #include "core/check.h"
 
 namespace headrace::runtime::planning {
@@ -34,8 +32,7 @@ TileEmitter::TileEmitter(const EmitInput& input, UpdatePass pass, std::vector<Op
       pass_(pass),
       operations_(operations),
       last_spill_(last_spill),
-      units_(input.timeline->units_by_gradient()) {
-  if (pass == UpdatePass::kAfterNorm) std::sort(units_.begin(), units_.end());
+      units_(input.timeline->updated_units()) {
   resident_ = host_.held_weights;
   if (pass != UpdatePass::kRedo)
     for (std::size_t i = 0; i < host_.runs.size(); ++i)

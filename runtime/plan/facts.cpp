@@ -81,9 +81,9 @@ Result<void> validate(const PlanInput& input) {
     return contradiction(fmt::format("a plan for {} ranks needs collectives, which are not planned", input.world_size),
                          "use one rank");
   if (input.state_format != cpu_adam::StateFormat::kFp32 && input.weights_dtype != DType::kBf16)
-    return contradiction(
-        fmt::format("state format \"split\" needs bf16 weights, these are {}", dtype_name(input.weights_dtype)),
-        "use state_format \"fp32\" or enable bf16");
+    return contradiction(fmt::format("state format \"{}\" needs bf16 weights, these are {}",
+                                     cpu_adam::state_format_name(input.state_format), dtype_name(input.weights_dtype)),
+                         "use state_format \"fp32\" or enable bf16");
   if (input.gradient_dtype == DType::kFp16) return contradiction("gradients are kept in bf16 or fp32, not in fp16");
   if (input.micro_batches < 1)
     return contradiction(fmt::format("a step of {} micro-batches does nothing", input.micro_batches));

@@ -105,13 +105,9 @@ void add_ring(HostLayout& layout, std::vector<BufferId>& ring, const RingShape& 
 }
 
 void add_rings(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
-  std::vector<bool> resident = choices.held_weights;
-  for (const Run& run : layout.runs)
-    if (run.into_update) resident[at(run.unit)] = true;
-  std::vector<UnitId> units = timeline.units_by_gradient();
-  if (!timeline.early) std::sort(units.begin(), units.end());
+  const std::vector<UnitId> units = timeline.updated_units();
   const UpdatePass pass = timeline.early ? UpdatePass::kEarly : UpdatePass::kAfterNorm;
-  const RingShape shape = ring_shape(facts, choices, resident, units, pass);
+  const RingShape shape = ring_shape(facts, choices, resident_in_update(choices, layout.runs), units, pass);
   layout.ring_ahead =
       choices.prefetch_units > 0 && shape.first >= 0 && (timeline.early || !choices.spilled[at(shape.first)]);
   Life life{timeline.norm_time, timeline.end_time};
@@ -134,7 +130,7 @@ void add_old_state(HostLayout& layout, const Facts& facts, const Timeline& timel
   layout.old_weights.assign(facts.units.size(), kNoBuffer);
   layout.old_optimizer = layout.old_weights;
   if (!timeline.early) return;
-  for (const UnitId u : timeline.units_by_gradient()) {
+  for (const UnitId u : timeline.updated_units()) {
     const Life life{timeline.stage(timeline.last_stage(u)).out(), timeline.end_time};
     if (!facts.nvme_weights)
       layout.old_weights[at(u)] =

@@ -127,6 +127,13 @@ std::int64_t early_update_end(const Timeline& timeline, const Choices& choices, 
   return out_end(timeline, choices, timeline.last_stage(unit));
 }
 
+std::vector<bool> resident_in_update(const Choices& choices, const std::vector<Run>& host) {
+  std::vector<bool> resident = choices.held_weights;
+  for (const Run& run : host)
+    if (run.into_update) resident[static_cast<std::size_t>(run.unit)] = true;
+  return resident;
+}
+
 TileNeeds tile_needs(const Facts& facts, const Choices& choices, UnitId unit, std::int64_t tile, bool weights_resident,
                      UpdatePass pass) {
   const auto index = static_cast<std::size_t>(unit);
@@ -141,11 +148,8 @@ TileNeeds tile_needs(const Facts& facts, const Choices& choices, UnitId unit, st
 Traffic step_traffic(const Facts& facts, const Timeline& timeline, const Choices& choices,
                      const std::vector<Run>& host) {
   Traffic traffic;
-  std::vector<bool> resident = choices.held_weights;
-  for (const Run& run : host) {
-    traffic.read += facts.unit(run.unit).weights_disk_bytes;
-    if (run.into_update) resident[static_cast<std::size_t>(run.unit)] = true;
-  }
+  const std::vector<bool> resident = resident_in_update(choices, host);
+  for (const Run& run : host) traffic.read += facts.unit(run.unit).weights_disk_bytes;
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     const UnitFacts& unit = facts.unit(u);
     const auto index = static_cast<std::size_t>(u);

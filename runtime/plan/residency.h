@@ -52,6 +52,9 @@ enum class UpdatePass : std::uint8_t { kAfterNorm, kEarly, kRedo };
 // not wait for it.
 [[nodiscard]] std::int64_t out_end(const Timeline& timeline, const Choices& choices, std::int32_t stage);
 
+// Per unit: its weights are in memory when it is updated.
+[[nodiscard]] std::vector<bool> resident_in_update(const Choices& choices, const std::vector<Run>& host);
+
 // What the update of one tile finds in memory.
 struct TileNeeds {
   bool buffer_weights = false;  // the tile buffer holds the slice of weights

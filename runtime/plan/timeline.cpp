@@ -84,11 +84,12 @@ class Builder {
 
 }  // namespace
 
-std::vector<UnitId> Timeline::units_by_gradient() const {
+std::vector<UnitId> Timeline::updated_units() const {
   std::vector<UnitId> units;
   for (std::size_t u = 0; u < accumulations.size(); ++u)
     if (!accumulations[u].empty()) units.push_back(static_cast<UnitId>(u));
-  std::stable_sort(units.begin(), units.end(), [this](UnitId a, UnitId b) { return last_stage(a) < last_stage(b); });
+  if (early)
+    std::stable_sort(units.begin(), units.end(), [this](UnitId a, UnitId b) { return last_stage(a) < last_stage(b); });
   return units;
 }
 

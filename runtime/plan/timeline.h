@@ -48,8 +48,8 @@ struct Timeline {
   [[nodiscard]] std::int32_t last_stage(UnitId unit) const {
     return accumulations[static_cast<std::size_t>(unit)].back().last_stage;
   }
-  // Trained units in the order in which their gradients are complete.
-  [[nodiscard]] std::vector<UnitId> units_by_gradient() const;
+  // Trained units in the order in which they are updated: early, that in which their gradients are complete.
+  [[nodiscard]] std::vector<UnitId> updated_units() const;
 };
 
 [[nodiscard]] Timeline make_step_timeline(const Facts& facts, std::int32_t group_size, UpdatePolicy update);

@@ -315,6 +315,12 @@ TEST(CompilePlan, ContradictionsAreConfigErrors) {
   };
   EXPECT_EQ(code_of([](PlanInput& in) { in.weights_dtype = DType::kFp32, in.state_format = StateFormat::kSplit; }),
             ErrorCode::kConfig);
+  PlanInput compact = good;
+  compact.weights_dtype = DType::kFp16;
+  compact.state_format = StateFormat::kCompact;
+  const Result<Plan> no_format = compile_plan(compact);
+  ASSERT_FALSE(no_format.ok());
+  EXPECT_THAT(no_format.error().message, HasSubstr("\"compact\" needs bf16 weights, these are fp16"));
   EXPECT_EQ(code_of([](PlanInput& in) { in.tile_elements = 5'000; }), ErrorCode::kConfig);
   EXPECT_EQ(code_of([](PlanInput& in) { in.micro_batches = 0; }), ErrorCode::kConfig);
   EXPECT_EQ(code_of([](PlanInput& in) { in.group_size = 2; }), ErrorCode::kConfig);
