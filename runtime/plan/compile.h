@@ -12,11 +12,11 @@ namespace headrace::runtime {
 // contradictions.
 [[nodiscard]] Result<Plan> compile_plan(const PlanInput& input);
 
-// Shares no code with the compiler. Proves for the step, its redo and the evaluation pass: dependencies point backwards and no
-// lane order deadlocks; any two operations that touch overlapping bytes, one of them writing, are ordered; every read
-// sees the version it should (old weights until the unit's update, every micro-batch's gradient exactly once, …); held
-// buffers overlap nothing; offsets are aligned and within the slabs; budgets hold; bytes per step are the sum over the
-// operations. First fault as message.
+// Shares no code with the compiler. Proves for the step, its redo and the evaluation pass: dependencies point backwards
+// and no lane order deadlocks; any two operations that touch overlapping bytes, one of them writing, are ordered; every
+// read sees the version it should (old weights until the unit's update, every micro-batch's gradient exactly once, …);
+// held buffers overlap nothing; offsets are aligned and within the slabs; budgets hold; bytes per step are the sum over
+// the operations. First fault as message.
 [[nodiscard]] Result<void> check_plan(const Plan& plan);
 
 }  // namespace headrace::runtime
