@@ -11,6 +11,7 @@
 
 #include "core/file.h"
 #include "core/json.h"
+#include "models/files/input_file.h"
 #include "runtime/config/json_reader.h"
 #include "runtime/config/suggest.h"
 
@@ -317,6 +318,7 @@ std::string format_hardware(const runtime::Rates& rates, const runtime::PlanInpu
 }
 
 Result<runtime::Hardware> read_hardware_file(const std::string& file) {
+  HEADRACE_TRY(const File opened, open_input(file));  // a path that is wrong is a fault of the configuration
   HEADRACE_TRY(const std::string text, read_text_file(file));
   HEADRACE_TRY(const JsonValue root, config::parse_json(text, file));
   return HardwareReader(file, root).read();

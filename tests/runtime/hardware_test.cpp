@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
+
 #include <cstdlib>
 #include <fstream>
 
@@ -109,6 +111,13 @@ TEST(HardwareFile, OfAMachineWithDevicesIsNotTrainedWith) {
   ASSERT_FALSE(rates.ok());
   EXPECT_EQ(rates.error().code, ErrorCode::kConfig);
   EXPECT_THAT(rates.error().message, HasSubstr("gh200.json: device"));
+}
+
+TEST(HardwareFile, ThatIsMissingIsAFaultOfTheConfiguration) {
+  const Result<Hardware> hardware = models::read_hardware_file("none.json");
+  ASSERT_FALSE(hardware.ok());
+  EXPECT_EQ(hardware.error().code, ErrorCode::kConfig);
+  EXPECT_THAT(hardware.error().hint, HasSubstr(std::filesystem::current_path().string()));
 }
 
 struct BadFile {
