@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "cpu_adam/optimizer_dispatch.h"
@@ -37,6 +38,17 @@ struct Workspace {
 };
 
 Bytes line(Bytes bytes) { return round_up(bytes, 64); }
+
+// The variances are means of squares, and infinite ones would make NaNs of the weights: with the sum of all squares
+// within fp32 every mean is.
+Result<void> refuse_large(double sum_of_squares) {
+  if (sum_of_squares < static_cast<double>(std::numeric_limits<float>::max())) return {};
+  return make_error(ErrorCode::kNumeric,
+                    fmt::format("Adafactor: the square of the scaled gradient's norm {:.3g} is beyond fp32; nothing "
+                                "was changed",
+                                std::sqrt(sum_of_squares)),
+                    "skip this step");
+}
 
 class Matrix {
  public:
@@ -104,6 +116,7 @@ class Matrix {
     std::int64_t non_finite = 0;
     for (const std::int64_t count : bad) non_finite += count;
     HEADRACE_RETURN_IF_ERROR(refuse_non_finite(kKind, "gradient", non_finite, a_.tensor.elements));
+    HEADRACE_RETURN_IF_ERROR(refuse_large(sum_of_rows()));
     return refuse_non_finite(kKind, "weight", weights_.non_finite, a_.tensor.elements);
   }
 
@@ -204,6 +217,8 @@ Result<void> update_vector(const ParallelOptimizer& workers, const AdafactorArra
   const auto length_of = [&](std::int64_t part) { return std::min(kSegment, n - part * kSegment); };
   const GradientMeasure measured = workers.measure(a.tensor.gradient, a.tensor.gradient_dtype, n);
   HEADRACE_RETURN_IF_ERROR(refuse_non_finite(kKind, "gradient", measured.non_finite, n));
+  const auto scale = static_cast<double>(h.gradient_scale);
+  HEADRACE_RETURN_IF_ERROR(refuse_large(measured.sum_of_squares * scale * scale));
   std::vector<ArriveTotals> totals(static_cast<std::size_t>(parts));
   workers.for_each(parts, [&](std::int64_t part) {
     totals[static_cast<std::size_t>(part)] =

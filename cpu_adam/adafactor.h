@@ -36,8 +36,9 @@ struct AdafactorArrays {
 [[nodiscard]] Bytes adafactor_workspace_bytes(std::int64_t rows, std::int64_t columns, bool is_vector) noexcept;
 
 // One update over the pool. Everything is checked first: kConfig and kFailed for wrong arguments, kNumeric, with how
-// many, when gradient or weights hold values that are not finite; then nothing has changed. The same bits on every
-// target and for any number of threads. lr = 0 moves the variances and leaves the master's bits.
+// many, when gradient or weights hold values that are not finite, or when the sum of the scaled gradient's squares is
+// beyond fp32; then nothing has changed. The same bits on every target and for any number of threads. lr = 0 moves the
+// variances and leaves the master's bits.
 [[nodiscard]] Result<void> adafactor_update(const ParallelOptimizer& workers, const AdafactorArrays& arrays,
                                             StateFormat format, const OptimizerHyper& hyper);
 

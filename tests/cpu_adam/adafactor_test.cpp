@@ -260,6 +260,26 @@ TEST(Adafactor, values_that_are_not_finite_are_refused_before_anything_changes) 
   }
 }
 
+TEST(Adafactor, squares_beyond_fp32_are_refused_before_anything_changes) {
+  for (const bool is_vector : {false, true}) {
+    for (const auto& [value, scale] : {std::pair{1e20F, 1.0F}, std::pair{1e10F, 1e30F}, std::pair{1e-10F, 1e30F}}) {
+      TensorState tensor(Kind::kFp32, is_vector ? 1 : 40, 50, is_vector);
+      Random random(2);
+      fill_tensor(tensor, random);
+      Gradient gradient(DType::kFp32, tensor.elements(), 0);
+      fill_gradient(tensor, gradient, random);
+      gradient.set(7, value);
+      OptimizerHyper hyper = default_hyper(kKind);
+      hyper.gradient_scale = scale;
+      const TensorState before = tensor;
+      const Result<void> result = tensor.update(kKind, ParallelOptimizer(2), gradient, hyper);
+      ASSERT_FALSE(result.ok()) << value << " " << scale;
+      EXPECT_EQ(result.error().code, ErrorCode::kNumeric);
+      EXPECT_TRUE(tensor.same_bits(before)) << value << " " << scale;
+    }
+  }
+}
+
 TEST(Adafactor, wrong_arguments_are_refused_with_their_numbers) {
   TensorState tensor(Kind::kSplit, 6, 5, false);
   Gradient gradient(DType::kFp32, 30, 0);
