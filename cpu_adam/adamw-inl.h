@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The AdamW loop, included once per SIMD target after that target's `Vec`, inside its anonymous namespace. Vec offers
+// The AdamW loop, included once per SIMD target after loop-inl.h, inside its anonymous namespace. Vec offers
 // the same IEEE operations on every target, so the order written here is the whole definition of the result's bits.
 
 // Broadcast constants of one update.
@@ -36,68 +36,6 @@ inline Vec::F step_master(Vec::F p, Vec::F m, Vec::F root_of_v, const AdamWConst
   return Vec::negated_fma(c.step_size, Vec::div(m, denominator), p);
 }
 
-// Elements of one turn of a loop: two lines of an fp32 array, one of a 16-bit array.
-inline constexpr std::int64_t kBlockElements = 32;
-// How far ahead lines are asked for. The hardware's own prefetchers lose the thread between five arrays at page
-// boundaries: without this the update took 17 % longer. Less than about 128 comes too late for memory; beyond 1024
-// lines leave the first-level cache unused.
-inline constexpr std::int64_t kPrefetchElements = 512;
-
-// Asks for the lines of elements i … i + kBlockElements; a hint, which may point beyond the array.
-template <int kBytes>
-inline void prefetch_elements(const void* array, std::int64_t i) noexcept {
-  const auto address = reinterpret_cast<std::uintptr_t>(array) + static_cast<std::uintptr_t>(i * kBytes);
-  __builtin_prefetch(reinterpret_cast<const void*>(address));
-  if constexpr (kBytes == 4) __builtin_prefetch(reinterpret_cast<const void*>(address + 64));
-}
-
-template <GradientKind kGradient>
-inline Vec::F load_gradient(const void* gradient, std::int64_t i) noexcept {
-  if constexpr (kGradient == GradientKind::kFp32) return Vec::load(static_cast<const float*>(gradient) + i);
-  if constexpr (kGradient == GradientKind::kBf16)
-    return Vec::load_bf16(static_cast<const std::uint16_t*>(gradient) + i);
-  if constexpr (kGradient == GradientKind::kFp16)
-    return Vec::load_fp16(static_cast<const std::uint16_t*>(gradient) + i);
-}
-
-template <WeightKind kWeights>
-inline Vec::F load_master(const AdamWSpan& s, std::int64_t i) noexcept {
-  if constexpr (kWeights == WeightKind::kFp32) {
-    return Vec::load(static_cast<const float*>(s.weights) + i);
-  } else if constexpr (kWeights == WeightKind::kSplit) {
-    return Vec::load_split(static_cast<const std::uint16_t*>(s.weights) + i,
-                           static_cast<const std::int16_t*>(s.remainder) + i);
-  } else {
-    return Vec::load(s.master + i);
-  }
-}
-
-// Two vectors at a time: narrowing two to sixteen bits costs about as much as narrowing one.
-template <WeightKind kWeights>
-inline constexpr bool kHasMaster = kWeights == WeightKind::kBf16Master || kWeights == WeightKind::kFp16Master;
-
-template <WeightKind kWeights>
-inline void store_masters(const AdamWSpan& s, std::int64_t i, Vec::F p, Vec::F q) noexcept {
-  if constexpr (kWeights == WeightKind::kFp32) {
-    Vec::store(static_cast<float*>(s.weights) + i, p);
-    Vec::store(static_cast<float*>(s.weights) + i + Vec::kLanes, q);
-    return;
-  }
-  auto* weights = static_cast<std::uint16_t*>(s.weights) + i;
-  if constexpr (kWeights == WeightKind::kSplit) {
-    Vec::store_low_halves(static_cast<std::int16_t*>(s.remainder) + i, p, q);
-  } else {
-    Vec::store(s.master + i, p);
-    Vec::store(s.master + i + Vec::kLanes, q);
-  }
-  if constexpr (kWeights == WeightKind::kFp16Master) {
-    Vec::store_fp16(weights, p);
-    Vec::store_fp16(weights + Vec::kLanes, q);
-  } else {
-    Vec::store_rounded_high_halves(weights, p, q);
-  }
-}
-
 // One vector of the update; returns the new master. `nans` learns whether any result is a NaN: one in a moment shows in
 // the master.
 template <WeightKind kWeights, GradientKind kGradient>
@@ -117,8 +55,6 @@ inline Vec::F adamw_vector(const AdamWSpan& s, std::int64_t i, const AdamWConsta
   Vec::note_nans(nans, p, p);
   return p;
 }
-
-inline constexpr int kPair = 2 * Vec::kLanes;
 
 template <WeightKind kWeights, GradientKind kGradient>
 inline void adamw_pair(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c, Vec::Nans& nans) noexcept {
@@ -160,21 +96,20 @@ inline void adamw_block(const AdamWSpan& s, std::int64_t i, const AdamWConstants
 template <WeightKind kWeights, GradientKind kGradient>
 void adamw_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& c) noexcept {
   const auto rest = static_cast<std::size_t>(s.elements - begin);
-  constexpr std::size_t kWeightBytes = kWeights == WeightKind::kFp32 ? 4 : 2;
-  constexpr std::size_t kGradientBytes = kGradient == GradientKind::kFp32 ? 4 : 2;
+  constexpr auto kWeight = static_cast<std::size_t>(kWeightBytes<kWeights>);
+  constexpr auto kGradientSize = static_cast<std::size_t>(kBytesOf<kGradient>);
   alignas(64) std::byte weights[kPair * sizeof(float)] = {};  // bytes: of any element type
   alignas(64) std::byte gradient[kPair * sizeof(float)] = {};
   alignas(64) float master[kPair] = {};
   alignas(64) float exp_avg[kPair] = {};
   alignas(64) float exp_avg_sq[kPair] = {};
   alignas(64) std::int16_t remainder[kPair] = {};
-  auto* const weights_at = static_cast<char*>(s.weights) + begin * static_cast<std::int64_t>(kWeightBytes);
+  auto* const weights_at = static_cast<char*>(s.weights) + begin * kWeightBytes<kWeights>;
   auto* const exp_avg_at = static_cast<float*>(s.exp_avg) + begin;
   auto* const exp_avg_sq_at = static_cast<float*>(s.exp_avg_sq) + begin;
   auto* const remainder_at = static_cast<std::int16_t*>(s.remainder) + begin;
-  std::memcpy(weights, weights_at, rest * kWeightBytes);
-  std::memcpy(gradient, static_cast<const char*>(s.gradient) + begin * static_cast<std::int64_t>(kGradientBytes),
-              rest * kGradientBytes);
+  std::memcpy(weights, weights_at, rest * kWeight);
+  std::memcpy(gradient, static_cast<const char*>(s.gradient) + begin * kBytesOf<kGradient>, rest * kGradientSize);
   std::memcpy(exp_avg, exp_avg_at, rest * 4);
   std::memcpy(exp_avg_sq, exp_avg_sq_at, rest * 4);
   if constexpr (kHasMaster<kWeights>) std::memcpy(master, s.master + begin, rest * 4);
@@ -188,7 +123,7 @@ void adamw_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& c)
   local.gradient = gradient;
   local.elements = kPair;
   adamw_block<kWeights, kGradient, kPair>(local, 0, c);
-  std::memcpy(weights_at, weights, rest * kWeightBytes);
+  std::memcpy(weights_at, weights, rest * kWeight);
   std::memcpy(exp_avg_at, exp_avg, rest * 4);
   std::memcpy(exp_avg_sq_at, exp_avg_sq, rest * 4);
   if constexpr (kHasMaster<kWeights>) std::memcpy(s.master + begin, master, rest * 4);
@@ -199,8 +134,8 @@ template <WeightKind kWeights, GradientKind kGradient>
 inline void prefetch_block(const AdamWSpan& s, std::int64_t i) noexcept {
   prefetch_elements<4>(s.exp_avg, i);
   prefetch_elements<4>(s.exp_avg_sq, i);
-  prefetch_elements<kGradient == GradientKind::kFp32 ? 4 : 2>(s.gradient, i);
-  prefetch_elements<kWeights == WeightKind::kFp32 ? 4 : 2>(s.weights, i);
+  prefetch_elements<kBytesOf<kGradient>>(s.gradient, i);
+  prefetch_elements<kWeightBytes<kWeights>>(s.weights, i);
   if constexpr (kWeights == WeightKind::kSplit) prefetch_elements<2>(s.remainder, i);
   if constexpr (kHasMaster<kWeights>) prefetch_elements<4>(s.master, i);
 }

@@ -54,18 +54,6 @@ bool overlap(const NamedArray& a, const NamedArray& b) {
 
 bool is_dtype(DType dtype) { return dtype == DType::kFp32 || dtype == DType::kBf16 || dtype == DType::kFp16; }
 
-WeightKind weight_kind(DType weights, StateFormat format) noexcept {
-  if (format == StateFormat::kSplit) return WeightKind::kSplit;
-  if (format == StateFormat::kSplitBf16) return WeightKind::kSplitBf16;
-  if (format == StateFormat::kCompact) return WeightKind::kCompact;
-  switch (weights) {
-    case DType::kFp32: return WeightKind::kFp32;
-    case DType::kBf16: return WeightKind::kBf16Master;
-    case DType::kFp16: return WeightKind::kFp16Master;
-  }
-  check_failed(__FILE__, __LINE__, "weights dtype", "unknown dtype of weights");
-}
-
 Result<void> validate_range(const AdamWArrays& a, StateFormat format) {
   constexpr std::int64_t kMostElements = std::int64_t{1} << 60;  // byte counts stay far from overflow
   if (a.elements < 0 || a.elements > kMostElements) {
@@ -187,6 +175,18 @@ AdamWScalars make_scalars(const AdamWHyper& h) noexcept {
   // the step.
   s.flushes = h.eps >= 1e-12;
   return s;
+}
+
+WeightKind weight_kind(DType weights, StateFormat format) noexcept {
+  if (format == StateFormat::kSplit) return WeightKind::kSplit;
+  if (format == StateFormat::kSplitBf16) return WeightKind::kSplitBf16;
+  if (format == StateFormat::kCompact) return WeightKind::kCompact;
+  switch (weights) {
+    case DType::kFp32: return WeightKind::kFp32;
+    case DType::kBf16: return WeightKind::kBf16Master;
+    case DType::kFp16: return WeightKind::kFp16Master;
+  }
+  check_failed(__FILE__, __LINE__, "weights dtype", "unknown dtype of weights");
 }
 
 GradientKind gradient_kind(DType dtype) noexcept {

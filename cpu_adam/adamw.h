@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "core/bytes.h"
@@ -98,6 +99,8 @@ class ParallelUpdater {
     std::int64_t elements = 0;
   };
   void arrive(const Arrival& arrival, std::span<double> chunk_sums, std::span<std::int64_t> chunk_non_finite) const;
+  // body(0) … body(count - 1), each once, in any order on any threads of the pool; returns when all are done.
+  void for_each(std::int64_t count, const std::function<void(std::int64_t)>& body) const;
 
  private:
   struct Impl;

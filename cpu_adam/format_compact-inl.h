@@ -201,7 +201,7 @@ template <GradientKind kGradient, bool kMoves>
 void compact_tail(CompactLoop local, std::int64_t begin) noexcept {
   const AdamWSpan s = local.s;
   const auto rest = static_cast<std::size_t>(s.elements - begin);
-  constexpr std::int64_t kGradientBytes = kGradient == GradientKind::kFp32 ? 4 : 2;
+  constexpr std::int64_t kGradientBytes = kBytesOf<kGradient>;
   alignas(64) std::uint16_t weights[kCompactBlock] = {};
   alignas(64) std::byte gradient[kCompactBlock * sizeof(float)] = {};  // bytes: of any element type
   alignas(64) std::uint8_t bytes[3][kCompactBlock] = {};
@@ -231,7 +231,7 @@ inline void prefetch_compact(const AdamWSpan& s, std::int64_t i) noexcept {
   prefetch_elements<1>(s.exp_avg_sq, i);
   for (std::int64_t half = i; half < i + kCompactBlock; half += kBlockElements) {
     prefetch_elements<2>(s.weights, half);
-    prefetch_elements<kGradient == GradientKind::kFp32 ? 4 : 2>(s.gradient, half);
+    prefetch_elements<kBytesOf<kGradient>>(s.gradient, half);
   }
 }
 

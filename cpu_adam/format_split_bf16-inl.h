@@ -89,7 +89,7 @@ template <GradientKind kGradient, bool kMoves>
 void split_bf16_tail(SplitBf16Loop local, std::int64_t begin) noexcept {
   const AdamWSpan s = local.s;
   const auto rest = static_cast<std::size_t>(s.elements - begin);
-  constexpr std::int64_t kGradientBytes = kGradient == GradientKind::kFp32 ? 4 : 2;
+  constexpr std::int64_t kGradientBytes = kBytesOf<kGradient>;
   alignas(64) std::uint16_t planes[4][kPair] = {};
   alignas(64) std::byte gradient[kPair * sizeof(float)] = {};  // bytes: of any element type
   void* const arrays[4] = {s.weights, s.remainder, s.exp_avg, s.exp_avg_sq};
@@ -112,7 +112,7 @@ void split_bf16_loop(const SplitBf16Loop loop) noexcept {
   std::int64_t i = 0;
   for (; i + kBlockElements <= s.elements; i += kBlockElements) {
     const std::int64_t ahead = i + kPrefetchElements;
-    prefetch_elements<kGradient == GradientKind::kFp32 ? 4 : 2>(s.gradient, ahead);
+    prefetch_elements<kBytesOf<kGradient>>(s.gradient, ahead);
     prefetch_elements<2>(s.weights, ahead);
     prefetch_elements<2>(s.remainder, ahead);
     prefetch_elements<2>(s.exp_avg, ahead);

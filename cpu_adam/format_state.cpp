@@ -101,7 +101,9 @@ void narrow_moments(std::span<const float> m, std::span<const float> v, StateFor
 
 }  // namespace
 
-StatePlanes state_planes(StateFormat format, DType weights_dtype, std::int64_t length) noexcept {
+StatePlanes state_planes(StateFormat format, DType weights_dtype, std::int64_t length, int moments) noexcept {
+  HEADRACE_CHECK(moments == 2 || (moments >= 0 && moments < 2 && format <= StateFormat::kSplit),
+                 "only formats with fp32 moments have fewer of them");
   constexpr std::int64_t kPlaneElements = 64;
   const std::int64_t plane = round_up(length, kPlaneElements);
   const ElementBytes element = element_bytes(format, weights_dtype);
@@ -115,8 +117,8 @@ StatePlanes state_planes(StateFormat format, DType weights_dtype, std::int64_t l
   const Bytes scales = format == StateFormat::kCompact ? round_up(plane / kCompactBlockElements, kPlaneElements) : 0;
   planes.master = lay(element.master * plane);
   planes.remainder = lay(element.remainder * plane);
-  planes.exp_avg = lay(element.moment * plane);
-  planes.exp_avg_sq = lay(element.moment * plane);
+  planes.exp_avg = lay(moments > 0 ? element.moment * plane : 0);
+  planes.exp_avg_sq = lay(moments > 1 ? element.moment * plane : 0);
   planes.exp_avg_scale = lay(scales);
   planes.exp_avg_sq_scale = lay(scales);
   planes.bytes = next;

@@ -26,7 +26,9 @@ struct StatePlanes {
   Bytes exp_avg_sq_scale = kNone;
   Bytes bytes = 0;  // of all planes; per element 12 | 8 (fp32 weights) | 10 | 6 | 3 1/32
 };
-[[nodiscard]] StatePlanes state_planes(StateFormat format, DType weights_dtype, std::int64_t length) noexcept;
+// `moments`: AdamW and Adam have two; others fewer (num_moments() of optimizer.h), in fp32, the only one as exp_avg.
+[[nodiscard]] StatePlanes state_planes(StateFormat format, DType weights_dtype, std::int64_t length,
+                                       int moments = 2) noexcept;
 
 // Points the state arrays of `arrays` at element `at` of planes that begin at `state`; sets nothing else. kCompact:
 // `at` is a multiple of kCompactBlockElements. `state` is aligned to 4 bytes.

@@ -11,6 +11,8 @@ namespace {
 #include "cpu_adam/vector_avx2-inl.h"
 
 // The blank lines keep the order: each is written in terms of what stands above.
+#include "cpu_adam/loop-inl.h"
+
 #include "cpu_adam/adamw-inl.h"
 #include "cpu_adam/arrive-inl.h"
 #include "cpu_adam/format_random-inl.h"

@@ -13,7 +13,7 @@ template <GradientKind kGradient>
 inline void measure_group(const void* gradient, std::int64_t i, MeasureState& state) noexcept {
 #pragma GCC unroll 16
   for (int j = 0; j < MeasureState::kVectors; ++j) {
-    const Vec::F value = widen<kGradient>(gradient, i + j * Vec::kLanes);
+    const Vec::F value = load_gradient<kGradient>(gradient, i + j * Vec::kLanes);
     Vec::add_squares(state.sums[j], value);
     Vec::count_non_finite(state.non_finite, value);
   }

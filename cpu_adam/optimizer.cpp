@@ -112,6 +112,18 @@ OptimizerHyper default_hyper(OptimizerKind kind) noexcept {
   return h;
 }
 
+AdamWHyper adamw_hyper(const OptimizerHyper& hyper) noexcept {
+  AdamWHyper adamw;
+  adamw.lr = hyper.lr;
+  adamw.beta1 = hyper.beta1;
+  adamw.beta2 = hyper.beta2;
+  adamw.eps = hyper.eps;
+  adamw.weight_decay = hyper.weight_decay;
+  adamw.optimizer_step = hyper.optimizer_step;
+  adamw.gradient_scale = hyper.gradient_scale;
+  return adamw;
+}
+
 Result<void> validate_shape(OptimizerKind kind, std::span<const std::int64_t> shape) {
   const bool fits =
       is_elementwise(kind) || shape.size() == 2 || (kind == OptimizerKind::kAdafactor && shape.size() == 1);

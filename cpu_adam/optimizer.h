@@ -11,10 +11,10 @@
 #include <span>
 #include <string_view>
 
-#include "core/bytes.h"
 #include "core/dtype.h"
 #include "core/result.h"
 #include "cpu_adam/adamw.h"
+#include "cpu_adam/format_state.h"
 
 namespace headrace::cpu_adam {
 
@@ -58,6 +58,8 @@ struct OptimizerHyper {
 [[nodiscard]] OptimizerHyper default_hyper(OptimizerKind kind) noexcept;
 // kConfig, naming the number and its bounds; looks at what `kind` reads.
 [[nodiscard]] Result<void> validate(OptimizerKind kind, const OptimizerHyper& hyper);
+// AdamW's own numbers; the seed of stochastic rounding is not among them and stays 0.
+[[nodiscard]] AdamWHyper adamw_hyper(const OptimizerHyper& hyper) noexcept;
 // Can this optimizer update a weight of this shape? kConfig where not: Muon takes matrices only, Adafactor vectors and
 // matrices.
 [[nodiscard]] Result<void> validate_shape(OptimizerKind kind, std::span<const std::int64_t> shape);
@@ -68,24 +70,6 @@ struct OptimizerHyper {
 inline constexpr int kMostMoments = 2;
 [[nodiscard]] std::span<const char* const> moment_names(OptimizerKind kind, const OptimizerHyper& hyper) noexcept;
 [[nodiscard]] int num_moments(OptimizerKind kind, const OptimizerHyper& hyper) noexcept;
-
-// Everything kept for one element beside the weights, in this order: [remainder int16 | master fp32], moments.
-struct OptimizerPlane {
-  const char* name = nullptr;
-  Bytes element_bytes = 0;
-};
-struct OptimizerPlanes {
-  std::array<OptimizerPlane, kMostMoments + 1> planes = {};
-  int count = 0;
-  [[nodiscard]] Bytes element_bytes() const noexcept;
-  // Of the planes of `length` elements laid end to end, each as long as round_up(length, 64) elements take, as
-  // state_planes() of format_state.h does. All zero bytes are a fresh state of a zero master.
-  [[nodiscard]] Bytes offset(int plane, std::int64_t length) const noexcept;
-  [[nodiscard]] Bytes bytes(std::int64_t length) const noexcept;
-};
-// kFp32 and kSplit; kConfig for a format that this optimizer does not have.
-[[nodiscard]] Result<OptimizerPlanes> optimizer_planes(OptimizerKind kind, const OptimizerHyper& hyper,
-                                                       StateFormat format, DType weights_dtype);
 
 // The weights of one tensor, or of a part of one, and its gradient: `elements` each, any alignment that the element
 // type allows.
@@ -99,14 +83,10 @@ struct OptimizerArrays {
   DType gradient_dtype = DType::kFp32;
   std::int64_t elements = 0;
 };
-// Points master, remainder and moments at element `at` of planes of `length` elements that begin at `state`, which is
-// aligned to 4 bytes; sets nothing else.
-void point_at_state(OptimizerArrays& arrays, const OptimizerPlanes& planes, std::byte* state, std::int64_t length,
-                    std::int64_t at) noexcept;
-// The fp32 masters of arrays.elements elements, exactly; and back, which also makes the weights. For checkpoints and
-// initialisation: only weights, master and remainder are used.
-void widen_master(const OptimizerArrays& arrays, StateFormat format, std::span<float> master) noexcept;
-void narrow_master(std::span<const float> master, StateFormat format, const OptimizerArrays& arrays) noexcept;
+// Points master, remainder and moments at element `at` of planes that begin at `state`, which is aligned to 4 bytes;
+// sets nothing else. `planes` = state_planes(kFp32 or kSplit, …, num_moments(kind, hyper)); fp32 values go in and come
+// out through narrow_state and widen_state of format_state.h.
+void point_at_state(OptimizerArrays& arrays, const StatePlanes& planes, std::byte* state, std::int64_t at) noexcept;
 [[nodiscard]] OptimizerArrays slice(const OptimizerArrays& arrays, std::int64_t begin, std::int64_t elements) noexcept;
 // Also that the arrays do not overlap. `kind` must be elementwise.
 [[nodiscard]] Result<void> validate(OptimizerKind kind, const OptimizerArrays& arrays, StateFormat format,
@@ -129,10 +109,7 @@ struct GradientMeasure {
 // update_span and measuring over a pool of `threads`, at most the CPUs of this process. Thread-safe.
 class ParallelOptimizer {
  public:
-  explicit ParallelOptimizer(int threads, Target target = best_target());
-  ~ParallelOptimizer();
-  ParallelOptimizer(const ParallelOptimizer&) = delete;
-  ParallelOptimizer& operator=(const ParallelOptimizer&) = delete;
+  explicit ParallelOptimizer(int threads, Target target = best_target()) : updater_(threads, target) {}
 
   void update(OptimizerKind kind, const OptimizerArrays& arrays, StateFormat format, const OptimizerHyper& hyper) const;
   // For whoever has checked nothing yet: typed errors before anything changes. kNumeric, with how many, when the
@@ -140,13 +117,16 @@ class ParallelOptimizer {
   [[nodiscard]] Result<void> checked_update(OptimizerKind kind, const OptimizerArrays& arrays, StateFormat format,
                                             const OptimizerHyper& hyper) const;
   [[nodiscard]] GradientMeasure measure(const void* gradient, DType dtype, std::int64_t elements) const;
-  [[nodiscard]] Target target() const noexcept;
-  // body(0) … body(count - 1), each once, in any order on any threads of the pool; returns when all are done.
-  void for_each(std::int64_t count, const std::function<void(std::int64_t)>& body) const;
+  [[nodiscard]] Target target() const noexcept { return updater_.target(); }
+  // See ParallelUpdater.
+  void for_each(std::int64_t count, const std::function<void(std::int64_t)>& body) const {
+    updater_.for_each(count, body);
+  }
+  // AdamW in every state format and the arrival of gradients, on the same pool.
+  [[nodiscard]] const ParallelUpdater& updater() const noexcept { return updater_; }
 
  private:
-  struct Impl;
-  Impl* impl_;
+  ParallelUpdater updater_;
 };
 
 }  // namespace headrace::cpu_adam

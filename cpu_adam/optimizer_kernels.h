@@ -10,9 +10,9 @@
 
 namespace headrace::cpu_adam {
 
-// Where the fp32 value of a weight is kept.
-enum class MasterKind : std::uint8_t { kWeights, kBesideBf16, kBesideFp16, kSplit };
+// The weight kinds that these optimizers have: those up to kSplit, whose fp32 master is exact.
 inline constexpr int kMasterKinds = 4;
+static_assert(static_cast<int>(WeightKind::kSplit) + 1 == kMasterKinds);
 
 // The rules of elementwise updates. kStep is SGD without a buffer and the last pass of Muon.
 enum class UpdateRule : std::uint8_t { kAdam, kLion, kAdagrad, kMomentum, kStep };

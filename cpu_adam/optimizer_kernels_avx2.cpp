@@ -28,6 +28,7 @@ inline void add_squares_to(double* sums, Vec::F x) noexcept {
   _mm256_storeu_pd(sums + 4, _mm256_fmadd_pd(high, high, _mm256_loadu_pd(sums + 4)));
 }
 
+#include "cpu_adam/loop-inl.h"
 #include "cpu_adam/optimizer_rules-inl.h"
 #include "cpu_adam/optimizer-inl.h"
 #include "cpu_adam/measure-inl.h"

@@ -28,6 +28,7 @@ inline void add_squares_to(double* sums, Vec::F x) noexcept {
   _mm512_storeu_pd(sums + 8, _mm512_fmadd_pd(high, high, _mm512_loadu_pd(sums + 8)));
 }
 
+#include "cpu_adam/loop-inl.h"
 #include "cpu_adam/optimizer_rules-inl.h"
 #include "cpu_adam/optimizer-inl.h"
 #include "cpu_adam/measure-inl.h"

@@ -18,6 +18,7 @@ inline Vec::F sign(Vec::F x) noexcept { return x > 0 ? 1.0F : (x < 0 ? -1.0F : (
 inline Vec::F maximum(Vec::F a, Vec::F b) noexcept { return a > b ? a : b; }
 inline void add_squares_to(double* sums, Vec::F x) noexcept { *sums += static_cast<double>(x) * static_cast<double>(x); }
 
+#include "cpu_adam/loop-inl.h"
 #include "cpu_adam/optimizer_rules-inl.h"
 #include "cpu_adam/optimizer-inl.h"
 #include "cpu_adam/measure-inl.h"

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fills the optimizer table of one SIMD target; included last inside that target's anonymous namespace.
 
-template <class Rule, MasterKind kMaster>
+template <class Rule, WeightKind kWeights>
 constexpr void fill_gradients(OptimizerFn (&row)[kGradientKinds]) noexcept {
-  row[0] = update_elements<Rule, kMaster, GradientKind::kFp32>;
-  row[1] = update_elements<Rule, kMaster, GradientKind::kBf16>;
-  row[2] = update_elements<Rule, kMaster, GradientKind::kFp16>;
+  row[0] = update_elements<Rule, kWeights, GradientKind::kFp32>;
+  row[1] = update_elements<Rule, kWeights, GradientKind::kBf16>;
+  row[2] = update_elements<Rule, kWeights, GradientKind::kFp16>;
 }
 
 template <class Rule>
 constexpr void fill_rule(OptimizerFn (&rule)[kMasterKinds][kGradientKinds]) noexcept {
-  fill_gradients<Rule, MasterKind::kWeights>(rule[0]);
-  fill_gradients<Rule, MasterKind::kBesideBf16>(rule[1]);
-  fill_gradients<Rule, MasterKind::kBesideFp16>(rule[2]);
-  fill_gradients<Rule, MasterKind::kSplit>(rule[3]);
+  fill_gradients<Rule, WeightKind::kFp32>(rule[0]);
+  fill_gradients<Rule, WeightKind::kBf16Master>(rule[1]);
+  fill_gradients<Rule, WeightKind::kFp16Master>(rule[2]);
+  fill_gradients<Rule, WeightKind::kSplit>(rule[3]);
 }
 
 template <GradientKind kGradient, int kIndex>
@@ -35,9 +35,9 @@ constexpr OptimizerTable make_optimizer_table() noexcept {
   fill_passes<GradientKind::kFp32, 0>(table);
   fill_passes<GradientKind::kBf16, 1>(table);
   fill_passes<GradientKind::kFp16, 2>(table);
-  table.master_squares[0] = master_squares<MasterKind::kWeights>;
-  table.master_squares[1] = master_squares<MasterKind::kBesideBf16>;
-  table.master_squares[2] = master_squares<MasterKind::kBesideFp16>;
-  table.master_squares[3] = master_squares<MasterKind::kSplit>;
+  table.master_squares[0] = master_squares<WeightKind::kFp32>;
+  table.master_squares[1] = master_squares<WeightKind::kBf16Master>;
+  table.master_squares[2] = master_squares<WeightKind::kFp16Master>;
+  table.master_squares[3] = master_squares<WeightKind::kSplit>;
   return table;
 }

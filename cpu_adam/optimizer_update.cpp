@@ -85,15 +85,7 @@ void update_adamw(const OptimizerArrays& a, StateFormat format, const OptimizerH
   arrays.gradient = a.gradient;
   arrays.gradient_dtype = a.gradient_dtype;
   arrays.elements = a.elements;
-  AdamWHyper hyper;
-  hyper.lr = h.lr;
-  hyper.beta1 = h.beta1;
-  hyper.beta2 = h.beta2;
-  hyper.eps = h.eps;
-  hyper.weight_decay = h.weight_decay;
-  hyper.optimizer_step = h.optimizer_step;
-  hyper.gradient_scale = h.gradient_scale;
-  adamw_update(arrays, format, hyper, target);
+  adamw_update(arrays, format, adamw_hyper(h), target);
 }
 
 }  // namespace
@@ -107,25 +99,12 @@ const OptimizerTable& optimizer_table(Target target) noexcept {
   return kScalarOptimizers;
 }
 
-MasterKind master_kind(DType weights_dtype, StateFormat format) noexcept {
+WeightKind master_kind(DType weights_dtype, StateFormat format) noexcept {
   HEADRACE_CHECK(format == StateFormat::kFp32 || format == StateFormat::kSplit, "a format of AdamW alone");
-  if (format == StateFormat::kSplit) return MasterKind::kSplit;
-  switch (weights_dtype) {
-    case DType::kFp32: return MasterKind::kWeights;
-    case DType::kBf16: return MasterKind::kBesideBf16;
-    case DType::kFp16: return MasterKind::kBesideFp16;
-  }
-  check_failed(__FILE__, __LINE__, "weights dtype", "unknown dtype of weights");
+  return weight_kind(weights_dtype, format);
 }
 
-std::size_t gradient_index(DType dtype) noexcept {
-  switch (dtype) {
-    case DType::kFp32: return static_cast<std::size_t>(GradientKind::kFp32);
-    case DType::kBf16: return static_cast<std::size_t>(GradientKind::kBf16);
-    case DType::kFp16: return static_cast<std::size_t>(GradientKind::kFp16);
-  }
-  check_failed(__FILE__, __LINE__, "gradient dtype", "unknown dtype of a gradient");
-}
+std::size_t gradient_index(DType dtype) noexcept { return static_cast<std::size_t>(gradient_kind(dtype)); }
 
 GradientMeasure add_in_order(std::span<const ArriveTotals> chunks) noexcept {
   GradientMeasure total;
@@ -152,6 +131,15 @@ void step_span(const OptimizerArrays& part, StateFormat format, const float* dir
   const auto master = static_cast<std::size_t>(master_kind(part.weights_dtype, format));
   constexpr auto kRule = static_cast<std::size_t>(UpdateRule::kStep);
   optimizer_table(target).update[kRule][master][static_cast<std::size_t>(GradientKind::kFp32)](span, scalars);
+}
+
+void point_at_state(OptimizerArrays& arrays, const StatePlanes& planes, std::byte* state, std::int64_t at) noexcept {
+  const auto plane = [&](Bytes offset, Bytes element_bytes) -> void* {
+    return offset == StatePlanes::kNone ? nullptr : state + offset + at * element_bytes;
+  };
+  arrays.master = static_cast<float*>(plane(planes.master, 4));
+  arrays.remainder = static_cast<std::int16_t*>(plane(planes.remainder, 2));
+  arrays.moments = {static_cast<float*>(plane(planes.exp_avg, 4)), static_cast<float*>(plane(planes.exp_avg_sq, 4))};
 }
 
 OptimizerArrays slice(const OptimizerArrays& a, std::int64_t begin, std::int64_t elements) noexcept {

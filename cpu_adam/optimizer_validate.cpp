@@ -113,14 +113,19 @@ bool overlap(const NamedArray& a, const NamedArray& b, std::int64_t elements) {
 
 bool is_dtype(DType dtype) { return dtype == DType::kFp32 || dtype == DType::kBf16 || dtype == DType::kFp16; }
 
-Result<void> check_scalars_of_arrays(OptimizerKind kind, const OptimizerArrays& a, StateFormat format,
-                                     const OptimizerHyper& hyper) {
+Result<void> check_scalars_of_arrays(OptimizerKind kind, const OptimizerArrays& a, StateFormat format) {
   if (!is_dtype(a.weights_dtype) || !is_dtype(a.gradient_dtype)) {
     return bad_arrays(kind, fmt::format("unknown dtype: weights {}, gradient {}", static_cast<int>(a.weights_dtype),
                                         static_cast<int>(a.gradient_dtype)));
   }
-  HEADRACE_TRY(const OptimizerPlanes planes, optimizer_planes(kind, hyper, format, a.weights_dtype));
-  static_cast<void>(planes);
+  if (format != StateFormat::kFp32 && format != StateFormat::kSplit) {
+    return make_error(ErrorCode::kConfig, fmt::format("{} keeps its state in fp32 or split, not in state format {}",
+                                                      optimizer_name(kind), static_cast<int>(format)));
+  }
+  if (format == StateFormat::kSplit && a.weights_dtype != DType::kBf16) {
+    return make_error(ErrorCode::kConfig, fmt::format("{}: the split format keeps bf16 weights, not {}",
+                                                      optimizer_name(kind), dtype_name(a.weights_dtype)));
+  }
   constexpr std::int64_t kMostElements = std::int64_t{1} << 60;  // byte counts stay far from overflow
   if (a.elements >= 0 && a.elements <= kMostElements) return {};
   return bad_arrays(kind, fmt::format("{} elements, but must be 0 … {}", a.elements, kMostElements));
@@ -192,7 +197,7 @@ Result<void> refuse_non_finite(OptimizerKind kind, const char* array, std::int64
 
 Result<void> validate_arrays(OptimizerKind kind, const OptimizerArrays& a, StateFormat format,
                              const OptimizerHyper& hyper) {
-  HEADRACE_RETURN_IF_ERROR(check_scalars_of_arrays(kind, a, format, hyper));
+  HEADRACE_RETURN_IF_ERROR(check_scalars_of_arrays(kind, a, format));
   const std::span<const char* const> names = moment_names(kind, hyper);
   const auto moment = [&](std::size_t k) {
     return NamedArray{k < names.size() ? names[k] : (k == 0 ? "a first moment" : "a second moment"), a.moments[k], 4,

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <functional>
 
 #include "core/check.h"
 #include "cpu_adam/adamw.h"
@@ -15,31 +16,13 @@
 namespace headrace::cpu_adam {
 namespace {
 
-// Elements of one task. Smaller: scheduling (about a microsecond) shows beside the 50 µs of work; larger: a tile of a
-// few million elements no longer divides evenly over many cores. A multiple of kNormChunk, so that no chunk is shared.
-constexpr std::int64_t kGrainElements = 32768;
-static_assert(kGrainElements % ParallelUpdater::kNormChunk == 0);
-
 template <class Body>
-void for_each_grain(tbb::task_arena& arena, std::int64_t elements, const Body& body) {
-  const std::int64_t grains = ceil_div(elements, kGrainElements);
-  if (grains == 0) return;
+void for_each_grain(const ParallelUpdater& pool, std::int64_t elements, const Body& body) {
   const auto run_grain = [&](std::int64_t grain) {
     const std::int64_t begin = grain * kGrainElements;
     body(begin, std::min(kGrainElements, elements - begin));
   };
-  if (grains == 1 || arena.max_concurrency() == 1) {  // nothing to share: the caller does it, without a hand-over
-    for (std::int64_t grain = 0; grain < grains; ++grain) run_grain(grain);
-    return;
-  }
-  arena.execute([&] {
-    tbb::parallel_for(
-        tbb::blocked_range<std::int64_t>(0, grains, 1),
-        [&](const tbb::blocked_range<std::int64_t>& range) {
-          for (std::int64_t grain = range.begin(); grain != range.end(); ++grain) run_grain(grain);
-        },
-        tbb::auto_partitioner());
-  });
+  pool.for_each(ceil_div(elements, kGrainElements), std::cref(run_grain));
 }
 
 }  // namespace
@@ -61,10 +44,24 @@ ParallelUpdater::~ParallelUpdater() { delete impl_; }
 
 Target ParallelUpdater::target() const noexcept { return impl_->target; }
 
+void ParallelUpdater::for_each(std::int64_t count, const std::function<void(std::int64_t)>& body) const {
+  if (count <= 1 || impl_->arena.max_concurrency() == 1) {  // nothing to share: the caller does it, without a hand-over
+    for (std::int64_t i = 0; i < count; ++i) body(i);
+    return;
+  }
+  impl_->arena.execute([&] {
+    tbb::parallel_for(
+        tbb::blocked_range<std::int64_t>(0, count, 1),
+        [&](const tbb::blocked_range<std::int64_t>& range) {
+          for (std::int64_t i = range.begin(); i != range.end(); ++i) body(i);
+        },
+        tbb::auto_partitioner());
+  });
+}
+
 void ParallelUpdater::update(const AdamWArrays& arrays, StateFormat format, const AdamWHyper& hyper) const {
   const UpdateCall call(arrays, format, hyper, impl_->target);
-  for_each_grain(impl_->arena, arrays.elements,
-                 [&](std::int64_t begin, std::int64_t elements) { call.run(begin, elements); });
+  for_each_grain(*this, arrays.elements, [&](std::int64_t begin, std::int64_t elements) { call.run(begin, elements); });
 }
 
 void ParallelUpdater::arrive(const Arrival& arrival, std::span<double> chunk_sums,
@@ -75,7 +72,7 @@ void ParallelUpdater::arrive(const Arrival& arrival, std::span<double> chunk_sum
                  "an arrival needs one sum and one count for each chunk");
   const auto kind = static_cast<std::size_t>(gradient_kind(arrival.dtype));
   const ArriveFn arrive_chunk = kernel_table(impl_->target).arrive[kind][arrival.add ? 1 : 0];
-  for_each_grain(impl_->arena, arrival.elements, [&](std::int64_t begin, std::int64_t elements) {
+  for_each_grain(*this, arrival.elements, [&](std::int64_t begin, std::int64_t elements) {
     for (std::int64_t at = begin; at < begin + elements; at += kNormChunk) {
       auto* destination = static_cast<std::byte*>(arrival.destination) + at * dtype_bytes(arrival.dtype);
       const ArriveTotals totals =

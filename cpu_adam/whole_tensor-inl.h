@@ -29,7 +29,7 @@ template <GradientKind kGradient>
 inline void square_group(const void* gradient, double* column_sums, Vec::F scale, MeasureState& state) noexcept {
 #pragma GCC unroll 16
   for (int j = 0; j < MeasureState::kVectors; ++j) {
-    const Vec::F g = Vec::mul(scale, widen<kGradient>(gradient, j * Vec::kLanes));
+    const Vec::F g = Vec::mul(scale, load_gradient<kGradient>(gradient, j * Vec::kLanes));
     Vec::add_squares(state.sums[j], g);
     Vec::count_non_finite(state.non_finite, g);
     add_squares_to(column_sums + j * Vec::kLanes, g);
@@ -63,7 +63,7 @@ inline void factored_group(const void* gradient, const float* column_factors, fl
 #pragma GCC unroll 16
   for (int j = 0; j < MeasureState::kVectors; ++j) {
     const int at = j * Vec::kLanes;
-    const Vec::F g = Vec::mul(scale, widen<kGradient>(gradient, at));
+    const Vec::F g = Vec::mul(scale, load_gradient<kGradient>(gradient, at));
     const Vec::F root = maximum(Vec::mul(row_factor, Vec::load(column_factors + at)), floor);
     const Vec::F d = Vec::div(g, root);
     Vec::store(direction + at, d);
@@ -98,7 +98,7 @@ inline void variance_group(const void* gradient, float* variance, float* directi
 #pragma GCC unroll 16
   for (int j = 0; j < MeasureState::kVectors; ++j) {
     const int at = j * Vec::kLanes;
-    const Vec::F g = Vec::mul(scale, widen<kGradient>(gradient, at));
+    const Vec::F g = Vec::mul(scale, load_gradient<kGradient>(gradient, at));
     const Vec::F old = Vec::load(variance + at);
     const Vec::F v = Vec::fma(weight, Vec::mul(g, g), Vec::negated_fma(weight, old, old));
     const Vec::F d = Vec::div(g, maximum(Vec::sqrt(v), floor));
@@ -136,7 +136,7 @@ inline void momentum_group(const void* gradient, float* buffer, float* update, c
 #pragma GCC unroll 16
   for (int j = 0; j < MeasureState::kVectors; ++j) {
     const int at = j * Vec::kLanes;
-    const Vec::F part = Vec::mul(one_minus_momentum, Vec::mul(scale, widen<kGradient>(gradient, at)));
+    const Vec::F part = Vec::mul(one_minus_momentum, Vec::mul(scale, load_gradient<kGradient>(gradient, at)));
     const Vec::F m = Vec::flush_subnormal(Vec::fma(momentum, Vec::load(buffer + at), part));
     const Vec::F u = s.nesterov ? Vec::fma(momentum, m, part) : m;
     Vec::store(buffer + at, m);
@@ -164,17 +164,17 @@ double momentum_update(const MomentumSpan& s) noexcept {
 }
 
 // Squares and non-finite values of the masters of a span.
-template <MasterKind kMaster>
+template <WeightKind kWeights>
 ArriveTotals master_squares(const OptimizerSpan& s) noexcept {
-  if constexpr (kMaster == MasterKind::kWeights) {
+  if constexpr (kWeights == WeightKind::kFp32) {
     return measure_chunk<GradientKind::kFp32>(s.weights, s.elements);
-  } else if constexpr (kBeside<kMaster>) {
+  } else if constexpr (kHasMaster<kWeights>) {
     return measure_chunk<GradientKind::kFp32>(s.master, s.elements);
   } else {
     MeasureState state;
     const auto group = [&state](const OptimizerSpan& from, std::int64_t i) {
       for (int j = 0; j < MeasureState::kVectors; ++j) {
-        const Vec::F p = read_master<kMaster>(from, i + j * Vec::kLanes);
+        const Vec::F p = load_master<kWeights>(from, i + j * Vec::kLanes);
         Vec::add_squares(state.sums[j], p);
         Vec::count_non_finite(state.non_finite, p);
       }

@@ -318,7 +318,7 @@ Options parse(int argc, char** argv) {
     } else {
       std::fprintf(stderr,
                    "usage: perf_adam [--elements N] [--samples N] [--all] [--json FILE] [--commit NAME]\n"
-                   "  --all: also the slower SIMD targets, the formats beside split, and the scalar loop\n");
+                   "  --all: also the scalar loop, and the slower SIMD targets on several threads\n");
       std::exit(2);
     }
   }

@@ -16,20 +16,9 @@ void update_adamw(const cpu_adam::ParallelUpdater& updater, const PlanInput& inp
   arrays.elements = piece.elements;
   arrays.first_element = piece.first_element;
   arrays.stream = static_cast<std::uint32_t>(piece.unit);
-  cpu_adam::AdamWHyper adamw;
-  adamw.lr = hyper.lr;
-  adamw.beta1 = hyper.beta1;
-  adamw.beta2 = hyper.beta2;
-  adamw.eps = hyper.eps;
-  adamw.weight_decay = hyper.weight_decay;
-  adamw.optimizer_step = hyper.optimizer_step;
-  adamw.gradient_scale = hyper.gradient_scale;
+  cpu_adam::AdamWHyper adamw = cpu_adam::adamw_hyper(hyper);
   adamw.rounding_seed = rounding_seed;
   updater.update(arrays, input.state_format, adamw);
-}
-
-float* plane(const StatePiece& piece, Bytes offset) {
-  return offset < 0 ? nullptr : reinterpret_cast<float*>(piece.optimizer + offset) + piece.at;
 }
 
 }  // namespace
@@ -37,20 +26,15 @@ float* plane(const StatePiece& piece, Bytes offset) {
 void StateUpdater::update(const PlanInput& input, const StatePiece& piece, const cpu_adam::OptimizerHyper& hyper,
                           std::uint64_t rounding_seed) const {
   if (input.optimizer == cpu_adam::OptimizerKind::kAdamW)
-    return update_adamw(adamw_, input, piece, hyper, rounding_seed);
+    return update_adamw(gradients(), input, piece, hyper, rounding_seed);
   cpu_adam::OptimizerArrays arrays;
   arrays.weights = piece.weights + piece.at * dtype_bytes(input.weights_dtype);
   arrays.weights_dtype = input.weights_dtype;
-  arrays.master = plane(piece, piece.layout->master);
-  if (piece.layout->remainder >= 0)
-    arrays.remainder = reinterpret_cast<std::int16_t*>(piece.optimizer + piece.layout->remainder) + piece.at;
-  const int moments = cpu_adam::num_moments(input.optimizer, hyper);
-  if (moments > 0) arrays.moments[0] = plane(piece, piece.layout->exp_avg);
-  if (moments > 1) arrays.moments[1] = plane(piece, piece.layout->exp_avg_sq);
+  cpu_adam::point_at_state(arrays, *piece.layout, piece.optimizer, piece.at);
   arrays.gradient = piece.gradient + piece.at * dtype_bytes(input.gradient_dtype);
   arrays.gradient_dtype = input.gradient_dtype;
   arrays.elements = piece.elements;
-  others_.update(input.optimizer, arrays, input.state_format, hyper);
+  workers_.update(input.optimizer, arrays, input.state_format, hyper);
 }
 
 cpu_adam::AdamWArrays state_arrays(const PlanInput& input, std::byte* weights, std::byte* optimizer,

@@ -24,18 +24,17 @@ struct StatePiece {
 // Thread-safe for distinct pieces.
 class StateUpdater {
  public:
-  explicit StateUpdater(int threads) : adamw_(threads), others_(threads) {}
+  explicit StateUpdater(int threads) : workers_(threads) {}
 
   // `hyper` must be valid for input.optimizer. The seed is that of stochastic rounding.
   void update(const PlanInput& input, const StatePiece& piece, const cpu_adam::OptimizerHyper& hyper,
               std::uint64_t rounding_seed) const;
   // Gradient arrival; see ParallelUpdater.
-  [[nodiscard]] const cpu_adam::ParallelUpdater& gradients() const noexcept { return adamw_; }
-  [[nodiscard]] cpu_adam::Target target() const noexcept { return adamw_.target(); }
+  [[nodiscard]] const cpu_adam::ParallelUpdater& gradients() const noexcept { return workers_.updater(); }
+  [[nodiscard]] cpu_adam::Target target() const noexcept { return workers_.target(); }
 
  private:
-  cpu_adam::ParallelUpdater adamw_;
-  cpu_adam::ParallelOptimizer others_;
+  cpu_adam::ParallelOptimizer workers_;
 };
 
 // Weights and state arrays of a tile for conversions between state and fp32 values; moments that the optimizer does not

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 
-#include "core/check.h"
-
 namespace headrace::runtime {
 
 const char* lane_name(Lane lane) noexcept {
@@ -76,23 +74,8 @@ std::int64_t tile_length(const PlanInput& input, UnitId unit, std::int64_t tile)
   return std::min(input.tile_elements, shard_elements(input, unit) - tile * input.tile_elements);
 }
 
-OptimizerLayout optimizer_layout(cpu_adam::StateFormat format, DType weights_dtype, std::int64_t length, int moments) {
-  OptimizerLayout layout = cpu_adam::state_planes(format, weights_dtype, length);
-  const Bytes plane = layout.exp_avg_sq - layout.exp_avg;
-  HEADRACE_CHECK(moments >= 0 && moments <= 2 && (moments == 2 || layout.exp_avg_scale == OptimizerLayout::kNone),
-                 "only formats with fp32 moments have fewer of them");
-  if (moments == 2) return layout;
-  layout.exp_avg_sq = OptimizerLayout::kNone;
-  layout.bytes -= plane;
-  if (moments == 0) {
-    layout.exp_avg = OptimizerLayout::kNone;
-    layout.bytes -= plane;
-  }
-  return layout;
-}
-
 OptimizerLayout optimizer_layout(const PlanInput& input, std::int64_t length) {
-  return optimizer_layout(input.state_format, input.weights_dtype, length, input.moments);
+  return cpu_adam::state_planes(input.state_format, input.weights_dtype, length, input.moments);
 }
 
 }  // namespace headrace::runtime

@@ -202,9 +202,6 @@ struct Plan {
                                        std::int64_t tile);  // elements, last one shorter
 // Offsets of the planes in a tile's optimizer payload.
 using OptimizerLayout = cpu_adam::StatePlanes;
-// `moments` fp32 planes behind the master: cpu_adam::num_moments(). Lion's, Adagrad's and SGD's only one is exp_avg.
-[[nodiscard]] OptimizerLayout optimizer_layout(cpu_adam::StateFormat format, DType weights_dtype, std::int64_t length,
-                                               int moments = 2);
 [[nodiscard]] OptimizerLayout optimizer_layout(const PlanInput& input, std::int64_t length);
 
 }  // namespace headrace::runtime

@@ -2,14 +2,12 @@
 // AdamW against fp64: stored golden values, every target × format × gradient dtype, one step from any state, a thousand
 // steps.
 #include <cstdlib>
-#include <fstream>
 #include <span>
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "adamw_testing.h"
+#include "golden.h"
 
 namespace headrace::cpu_adam::testing {
 namespace {
@@ -19,43 +17,13 @@ std::string place(Kind kind, DType gradient, Target target, std::int64_t n, std:
          " n=" + std::to_string(n) + " i=" + std::to_string(i);
 }
 
-// Just enough of the safetensors format for one file that we made ourselves.
-class Golden {
- public:
-  explicit Golden(const std::string& path) {
-    std::ifstream in(path, std::ios::binary);
-    bytes_.assign(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-    if (bytes_.size() < 8) return;
-    std::uint64_t header_bytes = 0;
-    std::memcpy(&header_bytes, bytes_.data(), 8);
-    data_ = 8 + static_cast<std::size_t>(header_bytes);
-    header_ = nlohmann::json::parse(bytes_.substr(8, static_cast<std::size_t>(header_bytes)), nullptr, false);
-  }
-  [[nodiscard]] bool ok() const { return header_.is_object(); }
-  template <class T>
-  [[nodiscard]] std::vector<T> read(const std::string& name) const {
-    const auto& entry = header_.at(name);
-    EXPECT_EQ(entry.at("dtype"), sizeof(T) == 8 ? "F64" : "F32") << name;
-    const auto begin = entry.at("data_offsets").at(0).get<std::size_t>();
-    const auto end = entry.at("data_offsets").at(1).get<std::size_t>();
-    std::vector<T> values((end - begin) / sizeof(T));
-    std::memcpy(values.data(), bytes_.data() + data_ + begin, end - begin);
-    return values;
-  }
-
- private:
-  std::string bytes_;
-  std::size_t data_ = 0;
-  nlohmann::json header_;
-};
-
 struct GoldenCase {
   Target target;
   std::string wd;
   std::string input;
 };
 
-void compare_with_golden(const Golden& golden, const GoldenCase& c, Kind kind, Worst& worst) {
+void compare_with_golden(const GoldenFile& golden, const GoldenCase& c, Kind kind, Worst& worst) {
   const auto initial = golden.read<float>(c.input + "/param");
   const auto gradients = golden.read<float>(c.input + "/grads");
   const auto n = static_cast<std::int64_t>(initial.size());
@@ -92,10 +60,8 @@ void compare_with_golden(const Golden& golden, const GoldenCase& c, Kind kind, W
 }
 
 TEST(AdamWGolden, stored_fp64_results_are_met_by_every_target_and_format) {
-  const char* folder = std::getenv("HEADRACE_REFERENCE");
-  ASSERT_NE(folder, nullptr) << "HEADRACE_REFERENCE names the folder of the reference files";
-  const Golden golden(std::string(folder) + "/optimizers.safetensors");
-  ASSERT_TRUE(golden.ok()) << folder;
+  const GoldenFile golden("optimizers.safetensors");
+  ASSERT_TRUE(golden.ok()) << "HEADRACE_REFERENCE names the folder of the reference files";
   Worst worst("golden, 1 to 10 steps");
   for (const Target target : targets()) {
     for (const char* wd : {"0", "0.1"}) {

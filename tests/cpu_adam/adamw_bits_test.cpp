@@ -9,36 +9,6 @@
 namespace headrace::cpu_adam::testing {
 namespace {
 
-constexpr std::uint32_t kOddBits[] = {0x7FC00000U, 0xFFC00000U, 0x7F800001U, 0xFFFFFFFFU, 0x7FFFFFFFU,
-                                      0x7F800000U, 0xFF800000U, 0x00000001U, 0x80000001U, 0x80000000U,
-                                      0x007FFFFFU, 0x7F7FFFFFU, 0xFF7FFFFFU, 0x00800000U};
-
-void fill(State& state, Random& random, bool odd_values) {
-  for (std::int64_t i = 0; i < state.elements; ++i) {
-    state.set_master(i, random.weight());
-    state.exp_avg[i] = random.gradient();
-    state.exp_avg_sq[i] = std::abs(random.gradient());
-    if (!odd_values) continue;
-    const auto odd = [&] { return std::bit_cast<float>(kOddBits[random.below(std::ssize(kOddBits))]); };
-    if (random.below(8) == 0) state.set_master(i, odd());
-    if (random.below(8) == 0) state.exp_avg[i] = odd();
-    if (random.below(8) == 0) state.exp_avg_sq[i] = odd();
-  }
-}
-
-void fill(Gradient& gradient, std::int64_t n, Random& random, bool odd_values) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    gradient.set(i, random.gradient());
-    if (!odd_values || random.below(8) != 0) continue;
-    const std::uint32_t bits = kOddBits[random.below(std::ssize(kOddBits))];
-    if (gradient.dtype == DType::kFp32) {
-      gradient.wide[i] = std::bit_cast<float>(bits);
-    } else {
-      gradient.half[i] = static_cast<std::uint16_t>(random.below(65536));
-    }
-  }
-}
-
 AdamWHyper hyper_at(int t) {
   AdamWHyper hyper;
   hyper.optimizer_step = t;
@@ -47,16 +17,6 @@ AdamWHyper hyper_at(int t) {
   hyper.gradient_scale = 0.731F;
   if (t % 2 == 0) hyper.eps = 0;  // keeps subnormal moments
   return hyper;
-}
-
-std::string first_difference(const State& a, const State& b) {
-  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
-  for (std::int64_t i = 0; i < a.elements; ++i) {
-    if (bits(a.master_at(i)) != bits(b.master_at(i))) return "master at " + std::to_string(i);
-    if (bits(a.exp_avg[i]) != bits(b.exp_avg[i])) return "exp_avg at " + std::to_string(i);
-    if (bits(a.exp_avg_sq[i]) != bits(b.exp_avg_sq[i])) return "exp_avg_sq at " + std::to_string(i);
-  }
-  return "weights only";
 }
 
 TEST(AdamWBits, every_target_gives_the_bits_of_scalar_also_for_odd_values) {
@@ -77,7 +37,8 @@ TEST(AdamWBits, every_target_gives_the_bits_of_scalar_also_for_odd_values) {
               adamw_update(states[k].arrays(gradient), format_of(kind), hyper_at(t), all[k]);
               ASSERT_TRUE(states[k].same_bits(states[0]))
                   << kind_name(kind) << " gradient " << dtype_name(dtype) << " n=" << n << " t=" << t
-                  << " seed=" << seed << " " << target_name(all[k]) << ": " << first_difference(states[k], states[0]);
+                  << " seed=" << seed << " " << target_name(all[k]) << ": "
+                  << first_difference_of(states[k], states[0]);
             }
           }
         }
@@ -103,7 +64,7 @@ TEST(AdamWBits, thread_counts_do_not_change_a_bit) {
         State state = truth;
         updater.update(state.arrays(gradient), format_of(kind), hyper_at(7));
         ASSERT_TRUE(state.same_bits(alone))
-            << threads << " threads, " << target_name(target) << ": " << first_difference(state, alone);
+            << threads << " threads, " << target_name(target) << ": " << first_difference_of(state, alone);
         ASSERT_TRUE(state.guards_intact());
       }
     }
@@ -141,7 +102,7 @@ TEST(AdamWBits, random_splits_do_not_change_a_bit) {
           at = end;
         }
         ASSERT_TRUE(pieces.same_bits(whole))
-            << kind_name(kind) << " seed " << seed << ": " << first_difference(pieces, whole);
+            << kind_name(kind) << " seed " << seed << ": " << first_difference_of(pieces, whole);
       }
     }
   }
@@ -197,7 +158,7 @@ TEST(ParallelUpdater, several_threads_may_use_one_updater_at_once) {
   }
   for (std::thread& caller : callers) caller.join();
   for (int t = 1; t <= 5; ++t) adamw_update(truth.arrays(gradient), StateFormat::kSplit, hyper_at(t), Target::kScalar);
-  for (const State& state : states) ASSERT_TRUE(state.same_bits(truth)) << first_difference(state, truth);
+  for (const State& state : states) ASSERT_TRUE(state.same_bits(truth)) << first_difference_of(state, truth);
 }
 
 }  // namespace

@@ -9,10 +9,6 @@
 namespace headrace::cpu_adam::testing {
 namespace {
 
-constexpr std::uint32_t kOddBits[] = {0x7FC00000U, 0xFFC00000U, 0x7F800001U, 0xFFFFFFFFU, 0x7FFFFFFFU,
-                                      0x7F800000U, 0xFF800000U, 0x00000001U, 0x80000001U, 0x80000000U,
-                                      0x007FFFFFU, 0x7F7FFFFFU, 0xFF7FFFFFU, 0x00800000U, 0x7E800000U};
-
 AdamWHyper hyper_at(int t) {
   AdamWHyper hyper;
   hyper.optimizer_step = t;
@@ -29,7 +25,7 @@ void make_odd(FormatState& state, Gradient& gradient, Random& random) {
   for (std::int64_t i = 0; i < state.elements; ++i) {
     if (random.below(8) == 0) state.weights[i] = static_cast<std::uint16_t>(random.below(65536));
     if (random.below(8) != 0) continue;
-    const float odd = std::bit_cast<float>(kOddBits[random.below(std::ssize(kOddBits))]);
+    const float odd = odd_value(random);
     if (gradient.dtype == DType::kFp32) gradient.wide[i] = odd;
     if (gradient.dtype != DType::kFp32) gradient.half[i] = static_cast<std::uint16_t>(random.below(65536));
   }

@@ -201,6 +201,47 @@ inline double ulp_of(double value) {
   return static_cast<double>(std::nextafter(magnitude, INFINITY)) - static_cast<double>(magnitude);
 }
 
+// NaNs of several payloads, infinities, zeros, subnormal and extreme numbers.
+inline constexpr std::uint32_t kOddBits[] = {0x7FC00000U, 0xFFC00000U, 0x7F800001U, 0xFFFFFFFFU, 0x7FFFFFFFU,
+                                             0x7F800000U, 0xFF800000U, 0x00000001U, 0x80000001U, 0x80000000U,
+                                             0x007FFFFFU, 0x7F7FFFFFU, 0xFF7FFFFFU, 0x00800000U, 0x7E800000U};
+
+inline float odd_value(Random& random) { return std::bit_cast<float>(kOddBits[random.below(std::ssize(kOddBits))]); }
+
+inline void fill(State& state, Random& random, bool odd_values) {
+  for (std::int64_t i = 0; i < state.elements; ++i) {
+    state.set_master(i, random.weight());
+    state.exp_avg[i] = random.gradient();
+    state.exp_avg_sq[i] = std::abs(random.gradient());
+    if (!odd_values) continue;
+    if (random.below(8) == 0) state.set_master(i, odd_value(random));
+    if (random.below(8) == 0) state.exp_avg[i] = odd_value(random);
+    if (random.below(8) == 0) state.exp_avg_sq[i] = odd_value(random);
+  }
+}
+
+inline void fill(Gradient& gradient, std::int64_t n, Random& random, bool odd_values) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    gradient.set(i, random.gradient());
+    if (!odd_values || random.below(8) != 0) continue;
+    if (gradient.dtype == DType::kFp32) {
+      gradient.wide[i] = odd_value(random);
+    } else {
+      gradient.half[i] = static_cast<std::uint16_t>(random.below(65536));
+    }
+  }
+}
+
+inline std::string first_difference_of(const State& a, const State& b) {
+  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
+  for (std::int64_t i = 0; i < a.elements; ++i) {
+    if (bits(a.master_at(i)) != bits(b.master_at(i))) return "master at " + std::to_string(i);
+    if (bits(a.exp_avg[i]) != bits(b.exp_avg[i])) return "first moment at " + std::to_string(i);
+    if (bits(a.exp_avg_sq[i]) != bits(b.exp_avg_sq[i])) return "second moment at " + std::to_string(i);
+  }
+  return "weights only";
+}
+
 // The largest error seen and where; printed when it goes out of scope.
 class Worst {
  public:

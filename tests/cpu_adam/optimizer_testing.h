@@ -112,14 +112,4 @@ struct Textbook {
   }
 };
 
-inline std::string first_difference_of(const State& a, const State& b) {
-  const auto bits = [](float x) { return std::bit_cast<std::uint32_t>(x); };
-  for (std::int64_t i = 0; i < a.elements; ++i) {
-    if (bits(a.master_at(i)) != bits(b.master_at(i))) return "master at " + std::to_string(i);
-    if (bits(a.exp_avg[i]) != bits(b.exp_avg[i])) return "first moment at " + std::to_string(i);
-    if (bits(a.exp_avg_sq[i]) != bits(b.exp_avg_sq[i])) return "second moment at " + std::to_string(i);
-  }
-  return "weights only";
-}
-
 }  // namespace headrace::cpu_adam::testing

@@ -385,13 +385,13 @@ TEST(CompilePlan, TilesAreCutTheSameForAnyWorld) {
 }
 
 TEST(OptimizerLayout, PlanesLieEndToEnd) {
-  const OptimizerLayout split = optimizer_layout(StateFormat::kSplit, DType::kBf16, 100);
+  const OptimizerLayout split = cpu_adam::state_planes(StateFormat::kSplit, DType::kBf16, 100);
   EXPECT_EQ(std::tuple(split.remainder, split.master, split.exp_avg, split.exp_avg_sq, split.bytes),
             std::tuple(0, -1, 256, 768, 1'280));
-  const OptimizerLayout master = optimizer_layout(StateFormat::kFp32, DType::kBf16, 128);
+  const OptimizerLayout master = cpu_adam::state_planes(StateFormat::kFp32, DType::kBf16, 128);
   EXPECT_EQ(std::tuple(master.remainder, master.master, master.exp_avg, master.exp_avg_sq, master.bytes),
             std::tuple(-1, 0, 512, 1'024, 1'536));
-  const OptimizerLayout plain = optimizer_layout(StateFormat::kFp32, DType::kFp32, 64);
+  const OptimizerLayout plain = cpu_adam::state_planes(StateFormat::kFp32, DType::kFp32, 64);
   EXPECT_EQ(std::tuple(plain.remainder, plain.master, plain.exp_avg, plain.exp_avg_sq, plain.bytes),
             std::tuple(-1, -1, 0, 256, 512));
 }
