@@ -4,12 +4,16 @@
 #include <fmt/format.h>
 #include <malloc.h>
 #include <pthread.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <ctime>
 #include <fstream>
 #include <optional>
+#include <sstream>
 #include <string>
 
 #include "core/file.h"
@@ -68,6 +72,30 @@ Result<ProcessIo> process_io() {
   if (!read) return missing(kPath, "read_bytes");
   if (!written) return missing(kPath, "write_bytes");
   return ProcessIo{*read, *written};
+}
+
+std::string lock_holder(int fd) {
+  const std::string unknown = "another process";
+  struct stat status {};
+  const auto locks = read_text_file("/proc/locks");
+  if (!locks.ok() || ::fstat(fd, &status) != 0) return unknown;
+  // "7: FLOCK  ADVISORY  WRITE 1234 fe:00:5678 0 EOF"; the number of the process is none in another namespace.
+  const std::string file = fmt::format("{:02x}:{:02x}:{}", major(status.st_dev), minor(status.st_dev), status.st_ino);
+  std::istringstream lines(*locks);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string number, kind, advisory, access, holder, locked;
+    words >> number >> kind >> advisory >> access >> holder >> locked;
+    if (kind != "FLOCK" || locked != file || holder.find_first_not_of("0123456789") != std::string::npos) continue;
+    auto command = read_text_file("/proc/" + holder + "/cmdline");
+    if (!command.ok() || command->empty()) continue;
+    std::replace(command->begin(), command->end(), '\0', ' ');
+    constexpr std::size_t kShown = 80;  // of its command line
+    while (command->ends_with(' ')) command->pop_back();
+    if (command->size() > kShown) command->replace(kShown, std::string::npos, "…");
+    return fmt::format("process {} ({})", holder, *command);
+  }
+  return unknown;
 }
 
 double thread_cpu_seconds() noexcept { return seconds(CLOCK_THREAD_CPUTIME_ID); }

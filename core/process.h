@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "core/bytes.h"
@@ -26,6 +27,10 @@ struct ProcessIo {
   std::int64_t write_bytes = 0;
 };
 [[nodiscard]] Result<ProcessIo> process_io();
+
+// Who holds a flock(2) lock on the file that is open here, for messages: "process 1234 (headrace train run.json)", or
+// "another process" where the kernel does not tell.
+[[nodiscard]] std::string lock_holder(int fd);
 
 [[nodiscard]] double thread_cpu_seconds() noexcept;   // of the calling thread
 [[nodiscard]] double process_cpu_seconds() noexcept;  // of all threads, ended ones too

@@ -2,9 +2,11 @@
 #include "io/volume_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,17 +18,35 @@
 
 #include "core/file.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "io/block_device.h"
 
 namespace headrace::io {
 namespace {
 
+std::string fix_for(const std::string& folder, int error_number) {
+  switch (error_number) {
+    case ENOENT: return fmt::format("make it first: mkdir -p {}", folder);
+    case EROFS:
+      return "that file system is mounted read-only: remount it for writing, or name a folder on another disk";
+    case ENOSPC:
+    case EDQUOT: return "free space there, or name a folder on another disk";
+    case EACCES:
+    case EPERM: return fmt::format("name a folder of your own, or: chown {} {}", ::geteuid(), folder);
+    default: return "name a folder on the fast disk in which this user may write";
+  }
+}
+
 Error cannot_use(const std::string& folder, const char* attempt, int error_number) {
   return make_error(ErrorCode::kPreflight,
                     fmt::format("{} in {} as user {}: {}", attempt, folder, ::geteuid(), errno_text(error_number)),
-                    error_number == ENOENT
-                        ? fmt::format("make it first: mkdir -p {}", folder)
-                        : std::string("name a folder on the fast disk in which this user may write"));
+                    fix_for(folder, error_number));
+}
+
+// Files there are memory that no budget counts.
+bool lies_in_memory(const std::string& folder) {
+  struct statfs system {};
+  return ::statfs(folder.c_str(), &system) == 0 && (system.f_type == TMPFS_MAGIC || system.f_type == RAMFS_MAGIC);
 }
 
 // What the kernel says that direct I/O needs, 0 when it says that there is none, kMinAlignment when it says nothing.
@@ -180,6 +200,19 @@ Result<void> probe_writing(const std::string& folder, FolderProbe& probe) {
   return {};
 }
 
+Result<void> check_paths(const std::vector<std::string>& paths, const VolumeOptions& options) {
+  HEADRACE_TRY(std::vector<FolderProbe> probes, identify_folders(paths));
+  for (std::size_t i = 0; i < paths.size(); ++i) {
+    if (options.mode == IoMode::kAuto && !probes[i].is_device && lies_in_memory(paths[i]))
+      return make_error(
+          ErrorCode::kPreflight,
+          fmt::format("{} is on tmpfs: its files lie in memory, which no budget of ours counts", paths[i]),
+          "name a folder on a disk; headrace.io.mode \"buffered\" takes this one all the same");
+    HEADRACE_RETURN_IF_ERROR(probe_writing(paths[i], probes[i]));
+  }
+  return {};
+}
+
 Result<void> lock_file(int fd, const std::string& path, std::chrono::milliseconds deadline, bool shared) {
   const auto end = std::chrono::steady_clock::now() + deadline;
   bool said = false;
@@ -189,11 +222,11 @@ Result<void> lock_file(int fd, const std::string& path, std::chrono::millisecond
     }
     const auto now = std::chrono::steady_clock::now();
     if (now >= end) {
-      return make_error(ErrorCode::kPreflight, fmt::format("{} is in use by another process", path),
+      return make_error(ErrorCode::kPreflight, fmt::format("{} is in use by {}", path, lock_holder(fd)),
                         "wait for that run to end, or stop it; --run-dir with another folder starts a run of its own");
     }
     if (!said && deadline > std::chrono::milliseconds(500)) {
-      log_info(fmt::format("{} is in use by another process; waiting for it for up to {} s", path,
+      log_info(fmt::format("{} is in use by {}; waiting for it for up to {} s", path, lock_holder(fd),
                            std::chrono::duration_cast<std::chrono::seconds>(deadline).count()));
       said = true;
     }

@@ -169,6 +169,10 @@ struct VolumeInfo {
   bool locked = false;
 };
 [[nodiscard]] Result<std::vector<VolumeInfo>> list_volumes(const std::string& path);
+// Whether volumes could be made on these paths, before anything else is done: they are there, folders or block devices,
+// each once, may be written to, and do not lie in memory (tmpfs; mode kBuffered takes that). Leaves nothing behind.
+// kPreflight with what to do.
+[[nodiscard]] Result<void> check_paths(const std::vector<std::string>& paths, const VolumeOptions& options);
 // The folders among some paths, for a further volume set of the same process: a block device holds one volume.
 // kPreflight when there is none.
 [[nodiscard]] Result<std::vector<std::string>> folders_among(const std::vector<std::string>& paths);

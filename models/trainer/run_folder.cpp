@@ -14,6 +14,7 @@
 
 #include "core/json.h"
 #include "core/log.h"
+#include "core/process.h"
 #include "runtime/config/json_reader.h"
 
 namespace headrace::models {
@@ -71,10 +72,15 @@ Result<void> RunFolder::lock(std::chrono::milliseconds deadline) {
   const auto end = std::chrono::steady_clock::now() + deadline;
   bool said = false;
   while (::flock(file.fd(), LOCK_EX | LOCK_NB) != 0) {
+    const std::string holder = lock_holder(file.fd());
     if (std::chrono::steady_clock::now() >= end)
-      return make_error(ErrorCode::kPreflight, fmt::format("the run in {} is in use by another process", path_),
+      return make_error(ErrorCode::kPreflight, fmt::format("the run in {} is in use by {}", path_, holder),
                         "wait for it to end, or stop it; --run-dir with another folder starts a run of its own");
-    if (!said) log_info(fmt::format("the run in {} is in use by another process; waiting for it", path_));
+    if (!said)
+      log_info(
+          fmt::format("the run in {} is in use by {}; waiting for it for up to {} s (--run-dir with another "
+                      "folder starts a run of its own)",
+                      path_, holder, std::chrono::duration_cast<std::chrono::seconds>(deadline).count()));
     said = true;
     // flock has no deadline of its own, so it is asked again.
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -83,9 +89,11 @@ Result<void> RunFolder::lock(std::chrono::milliseconds deadline) {
   return {};
 }
 
+bool RunFolder::has_identity() const noexcept { return path_exists(join_path(path_, kIdentityFile)); }
+
 Result<std::optional<RunIdentity>> RunFolder::identity() const {
   const std::string file = join_path(path_, kIdentityFile);
-  if (!path_exists(file)) return std::optional<RunIdentity>();
+  if (!has_identity()) return std::optional<RunIdentity>();
   HEADRACE_TRY(const std::string text, read_text_file(file));
   HEADRACE_TRY(const JsonValue root, config::parse_json(text, file));
   RunIdentity identity;

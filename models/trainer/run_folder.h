@@ -34,6 +34,7 @@ class RunFolder {
   [[nodiscard]] Result<void> lock(std::chrono::milliseconds deadline);
 
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
+  [[nodiscard]] bool has_identity() const noexcept;  // an earlier start got as far as run.json
   // Of an earlier start in this folder; kConfig when run.json is damaged.
   [[nodiscard]] Result<std::optional<RunIdentity>> identity() const;
   [[nodiscard]] Result<void> write_identity(const RunIdentity& identity) const;

@@ -80,6 +80,7 @@ class Trainer {
  private:
   explicit Trainer(TrainerOptions options) : options_(std::move(options)) {}
   [[nodiscard]] Result<void> prepare();
+  [[nodiscard]] Result<void> check_places();
   [[nodiscard]] Result<void> open_data();
   [[nodiscard]] Result<std::optional<RunIdentity>> find_run();
   [[nodiscard]] Result<void> start_run(runtime::Plan plan, const std::optional<RunIdentity>& earlier);

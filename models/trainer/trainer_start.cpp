@@ -142,9 +142,31 @@ Result<void> check_resumable(const RunIdentity& earlier, const TrainingSetup& se
 Result<std::unique_ptr<Trainer>> Trainer::create(TrainerOptions options) {
   // Input first: a run folder is made only for a job that can start.
   auto trainer = std::unique_ptr<Trainer>(new Trainer(std::move(options)));
+  HEADRACE_RETURN_IF_ERROR(trainer->check_places());
   HEADRACE_RETURN_IF_ERROR(trainer->open_data());
   HEADRACE_RETURN_IF_ERROR(trainer->prepare());
   return trainer;
+}
+
+// What takes no time to find out, before data and model are looked at: whether the run is running, and whether a new
+// one could have its volumes where it wants them. (One that is there may be elsewhere, or on a disk that has filled
+// up.)
+Result<void> Trainer::check_places() {
+  bool is_new = options_.resume == ResumePolicy::kNever;
+  if (is_folder(options_.run_dir)) {
+    HEADRACE_TRY(RunFolder folder, RunFolder::open(options_.run_dir));
+    folder_ = std::make_unique<RunFolder>(std::move(folder));
+    HEADRACE_RETURN_IF_ERROR(folder_->lock(kLockDeadline));
+    is_new = is_new || !folder_->has_identity();
+  } else if (options_.resume == ResumePolicy::kMust) {
+    return make_error(ErrorCode::kPreflight, fmt::format("--resume must: there is no run in {}", options_.run_dir),
+                      "--run-dir names another folder; --resume auto starts a new run");
+  } else {
+    is_new = true;
+  }
+  const runtime::EngineOptions engine_options = make_engine_options(options_.setup, "");
+  if (!is_new || engine_options.nvme_paths.empty()) return {};
+  return io::check_paths(engine_options.nvme_paths, engine_options.volume);
 }
 
 Result<void> Trainer::open_data() {
@@ -188,16 +210,9 @@ Result<void> Trainer::prepare() {
   inputs_.assign(step_tokens, 0);
   labels_.assign(step_tokens, 0);
 
-  const bool had_folder = is_folder(options_.run_dir);
   std::optional<RunIdentity> earlier;
-  if (had_folder) {
-    HEADRACE_TRY(RunFolder folder, RunFolder::open(options_.run_dir));
-    folder_ = std::make_unique<RunFolder>(std::move(folder));
-    HEADRACE_RETURN_IF_ERROR(folder_->lock(kLockDeadline));
+  if (folder_ != nullptr) {
     HEADRACE_TRY(earlier, find_run());
-  } else if (options_.resume == ResumePolicy::kMust) {
-    return make_error(ErrorCode::kPreflight, fmt::format("--resume must: there is no run in {}", options_.run_dir),
-                      "--run-dir names another folder; --resume auto starts a new run");
   }
   HEADRACE_TRY(const runtime::PlanInput input,
                make_plan_input(setup, model_->info(), earlier.has_value() ? earlier->tile_elements : 0,
@@ -205,7 +220,7 @@ Result<void> Trainer::prepare() {
   HEADRACE_TRY(runtime::Plan plan, plan_with(run.hardware, input));
   HEADRACE_RETURN_IF_ERROR(runtime::check_plan(plan));
   HEADRACE_RETURN_IF_ERROR(check_nvme_budget(plan, run));
-  if (!had_folder) {
+  if (folder_ == nullptr) {
     HEADRACE_TRY(RunFolder folder, RunFolder::open(options_.run_dir));
     folder_ = std::make_unique<RunFolder>(std::move(folder));
     HEADRACE_RETURN_IF_ERROR(folder_->lock(kLockDeadline));

@@ -3,9 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <csignal>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -94,6 +98,35 @@ TEST(Malloc, GivesLargeBlocksBackOnceLimited) {
   const Result<ProcessMemory> after = process_memory();
   ASSERT_TRUE(after.ok());
   EXPECT_LE(after->resident - before->resident, 2 * kMiB);
+}
+
+TEST(LockHolder, NamesTheProcessThatHoldsTheLock) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("lock");
+  const Result<File> file = File::open_append(path);
+  ASSERT_TRUE(file.ok());
+  EXPECT_EQ(lock_holder(file->fd()), "another process") << "nobody holds it";
+  int pipe[2];
+  ASSERT_EQ(::pipe(pipe), 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const Result<File> own = File::open_append(path);
+    const char locked = own.ok() && ::flock(own->fd(), LOCK_EX) == 0 ? 1 : 0;
+    [[maybe_unused]] const ssize_t written = ::write(pipe[1], &locked, 1);
+    ::pause();
+    ::_exit(0);
+  }
+  char locked = 0;
+  EXPECT_EQ(::read(pipe[0], &locked, 1), 1);
+  EXPECT_EQ(locked, 1);
+  const std::string holder = lock_holder(file->fd());
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  ::close(pipe[0]);
+  ::close(pipe[1]);
+  // A file system of several layers may show its locks under another number than its files.
+  EXPECT_TRUE(holder == "another process" || holder.find(std::to_string(child)) != std::string::npos) << holder;
+  EXPECT_TRUE(holder == "another process" || holder.find("process_test") != std::string::npos) << holder;
 }
 
 }  // namespace

@@ -10,45 +10,12 @@ import sys
 import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "integration"))
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import harness  # noqa: E402
+from storage_support import IS_ROOT, StorageCase, command  # noqa: E402
 
 LAUNCHER = str(pathlib.Path(os.environ["HEADRACE_BIN"]).parent / "tests" / "refuse_system_calls")
-IS_ROOT = os.geteuid() == 0
-
-
-def command(*arguments):
-    return subprocess.run([str(argument) for argument in arguments], capture_output=True, text=True)
-
-
-class StorageCase(harness.JobCase):
-    def mount(self, *arguments):
-        done = command("mount", *arguments)
-        if done.returncode != 0:
-            self.skipTest("cannot mount here: " + done.stderr)
-        self.addCleanup(command, "umount", "-l", arguments[-1])
-
-    def loop_device(self, mebibytes):
-        disk = self.folder / "disk.img"
-        with open(disk, "wb") as file:
-            file.truncate(mebibytes << 20)
-        made = command("losetup", "--find", "--show", disk)
-        if made.returncode != 0:
-            self.skipTest("no loop device here: " + made.stderr)
-        device = made.stdout.strip()
-        self.addCleanup(command, "losetup", "-d", device)
-        return device
-
-    def use_paths(self, *paths):
-        config = json.loads((self.folder / "job.json").read_text())
-        for part in ("offload_param", "offload_optimizer"):
-            config["zero_optimization"][part]["nvme_path"] = [str(path) for path in paths]
-        self.write_config(config)
-
-    def refused(self, *words, code=4, run="run"):
-        outcome = self.train(expect=code, run=run)
-        for word in words:
-            self.assertIn(word, outcome.err)
-        return outcome
+FUSE_SERVER = str(pathlib.Path(LAUNCHER).with_name("serve_without_direct_io"))
 
 
 class Containers(StorageCase):
@@ -114,18 +81,40 @@ class Paths(StorageCase):
         self.refused("scratch", code=3)
 
     @unittest.skipUnless(IS_ROOT, "mounting needs root")
-    def test_a_read_only_path_and_one_without_direct_io(self):
+    def test_a_path_in_memory_is_taken_only_by_word(self):
         self.mount("-t", "tmpfs", "-o", "size=64m", "none", self.folder / "scratch")
         outcome = self.train("--max-steps", "1", "io.mode=direct", expect=4)
         self.assertIn("direct I/O is not possible", outcome.err)
-        outcome = self.train("--max-steps", "1", run="buffered")
-        self.assertIn("direct I/O is not used", outcome.err)
-        command("mount", "-o", "remount,ro", self.folder / "scratch")
-        self.refused("Read-only file system", run="other")
+        self.refused("scratch is on tmpfs", 'headrace.io.mode "buffered"')
+        outcome = self.train("--max-steps", "1", "io.mode=buffered", run="buffered")
+        self.assertIn("buffered I/O", outcome.out)
 
     @unittest.skipUnless(IS_ROOT, "mounting needs root")
+    def test_a_fuse_mount_that_refuses_direct_io_changes_the_line_and_not_the_bytes(self):
+        self.train("--max-steps", "2")
+        wanted = self.digest()
+        (self.folder / "mounted").mkdir()
+        server = subprocess.Popen([FUSE_SERVER, self.folder / "scratch", self.folder / "mounted"], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.terminate)
+        self.addCleanup(server.stdout.close)
+        if server.stdout.readline() != "ready\n":
+            self.skipTest("this system serves nothing through FUSE")
+        self.use_paths("mounted")
+        outcome = self.train("--max-steps", "1", "io.mode=direct", expect=4)
+        self.assertIn("direct I/O is not possible", outcome.err)
+        outcome = self.train("--max-steps", "2", run="fuse")
+        self.assertIn("mounted: direct I/O is not used (direct I/O fails there: Invalid argument", outcome.err)
+        self.assertIn("buffered I/O", outcome.out)
+        self.assertEqual(self.digest("fuse"), wanted)
+        (storage,) = json.loads(self.run_program("profile", "mounted", "--quick", "--max-write", "64MiB", "--only", "storage", "--no-fio", "--json").out)["storage"]
+        self.assertEqual(storage["mode"], "buffered")
+
+    @unittest.skipUnless(IS_ROOT and shutil.which("mkfs.ext4"), "needs root and mkfs.ext4")
     def test_a_disk_that_fills_up_beside_a_run_does_not_stop_it(self):
-        self.mount("-t", "tmpfs", "-o", "size=24m", "none", self.folder / "scratch")
+        device = self.loop_device(24)
+        command("mkfs.ext4", "-q", "-m", "0", device)
+        self.mount(device, self.folder / "scratch")
         self.train("--max-steps", "2")
         with open(self.folder / "scratch" / "filler", "wb") as filler:
             try:

@@ -49,7 +49,7 @@ class Faults(JobCase):
         if mounted.returncode != 0:
             self.skipTest("cannot mount here: " + mounted.stderr)
         self.addCleanup(subprocess.run, ["umount", self.folder / "scratch"])
-        outcome = self.train(expect=4)
+        outcome = self.train("io.mode=buffered", expect=4)
         self.assertIn("scratch", outcome.err)
         self.assertRegex(outcome.err, r"[0-9.]+ (MiB|KiB)")
 

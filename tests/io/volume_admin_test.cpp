@@ -79,6 +79,14 @@ TEST_F(VolumeAdmin, TheSamePathTwiceIsRefused) {
                ErrorCode::kPreflight, {"same folder"});
 }
 
+TEST_F(VolumeAdmin, PathsAreCheckedWithoutATrace) {
+  EXPECT_TRUE(check_paths({folder_.path()}, options_).ok());
+  expect_error(check_paths({folder_.path() + "/missing"}, options_), ErrorCode::kPreflight, {"mkdir -p"});
+  expect_error(check_paths({folder_.path(), folder_.path() + "/."}, options_), ErrorCode::kPreflight, {"same folder"});
+  expect_error(check_paths({"/proc"}, options_), ErrorCode::kPreflight, {"making a file in /proc"});
+  EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
+}
+
 TEST_F(VolumeAdmin, TooLittleSpaceNamesPathWantedAndFree) {
   expect_error(create("run", small_geometry(1'000'000, kGiB)), ErrorCode::kPreflight, {folder_.path(), "need", "free"});
   EXPECT_FALSE(exists());
