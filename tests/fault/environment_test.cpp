@@ -113,6 +113,50 @@ TEST_F(Environment, WithoutDirectIoModeDirectRefusesAndModeAutoSaysSo) {
   EXPECT_FALSE(contains(on_tmpfs(io::IoMode::kBuffered), "warning")) << "who asks for it is not warned";
 }
 
+// A real mount whose server answers direct reads and writes with EINVAL.
+TEST_F(Environment, AFuseMountThatRefusesDirectIoIsUsedThroughThePageCacheAndSaysSo) {
+  const std::string mount = folder_.make_folder("mount");
+  const FuseMount served(folder_.make_folder("behind"), mount, false);
+  if (!served.valid()) GTEST_SKIP() << "this system serves nothing through FUSE";
+  for (const IoBackendChoice backend : {IoBackendChoice::kAuto, IoBackendChoice::kUring, IoBackendChoice::kThreads}) {
+    io::VolumeOptions options;
+    options.backend = backend;
+    std::string used;
+    const std::string log = log_of([&] { used = use_volume({mount}, options); });
+    EXPECT_TRUE(contains(log, mount + ": direct I/O is not used (direct I/O fails there: Invalid argument")) << log;
+    EXPECT_TRUE(contains(used, "buffered I/O, 1 volume")) << used;
+    options.mode = io::IoMode::kDirect;
+    const std::string direct = use_volume({mount}, options, "other");
+    EXPECT_TRUE(contains(direct, "direct I/O is not possible in " + mount)) << direct;
+    EXPECT_TRUE(contains(direct, "headrace.io.mode")) << direct;
+    ASSERT_OK(io::remove_volumes({mount}, "run"));
+  }
+}
+
+// One that accepts direct I/O at the start and refuses it later, on every backend.
+TEST_F(Environment, AFuseMountThatBeginsToRefuseDirectIoMovesItsFileToThePageCache) {
+  for (const IoBackendChoice backend : {IoBackendChoice::kUring, IoBackendChoice::kLibaio, IoBackendChoice::kThreads}) {
+    const io::TestFolder folder;
+    const std::string mount = folder.make_folder("mount");
+    const FuseMount served(folder.make_folder("behind"), mount, true);
+    if (!served.valid()) GTEST_SKIP() << "this system serves nothing through FUSE";
+    io::VolumeOptions options;
+    options.backend = backend;
+    const auto set = VolumeSet::create({mount}, "run", Tiles::geometry(), options);
+    ASSERT_OK(set);
+    EXPECT_TRUE(contains((*set)->describe(), ", direct I/O")) << (*set)->describe();
+    Tiles tiles(**set);
+    EXPECT_EQ(tiles.round_trip(1), "ok");
+    served.refuse_now();
+    std::string outcome;
+    const std::string log = log_of([&] { outcome = tiles.round_trip(2); });
+    EXPECT_EQ(outcome, "ok");
+    EXPECT_TRUE(contains(log, "headrace-run.volume") && contains(log, "page cache")) << log;
+    EXPECT_TRUE(contains((*set)->describe(), "buffered I/O")) << (*set)->describe();
+    EXPECT_EQ(tiles.read(1), "ok") << "what went past the page cache before";
+  }
+}
+
 // A sparse volume stands for a file system that gives no real blocks: the disk fills up in mid-write.
 TEST_F(Environment, ADiskThatFillsUpInMidWriteIsAnErrorAndTheTransferCanBeTriedAgain) {
   const std::string mount = folder_.make_folder("mount");

@@ -123,6 +123,43 @@ class LoopDevice {
   std::string path_;
 };
 
+// A folder served through FUSE by serve_without_direct_io, at `mount`. Not valid where this system has no FUSE for us.
+class FuseMount {
+ public:
+  FuseMount(const std::string& folder, std::string mount, bool refuses_later) : mount_(std::move(mount)) {
+    const std::string program = std::filesystem::canonical("/proc/self/exe").parent_path() / "serve_without_direct_io";
+    int pipe[2];
+    if (::pipe2(pipe, O_CLOEXEC) != 0) return;
+    server_ = ::fork();
+    if (server_ == 0) {
+      ::dup2(pipe[1], STDOUT_FILENO);
+      ::execl(program.c_str(), program.c_str(), folder.c_str(), mount_.c_str(), refuses_later ? "later" : nullptr,
+              nullptr);
+      ::_exit(127);
+    }
+    ::close(pipe[1]);
+    char line[16] = {};
+    valid_ = ::read(pipe[0], line, sizeof line - 1) > 0 && std::string(line) == "ready\n";
+    ::close(pipe[0]);
+  }
+  ~FuseMount() {
+    if (server_ <= 0) return;
+    ::kill(server_, SIGTERM);
+    ::waitpid(server_, nullptr, 0);
+    ::umount2(mount_.c_str(), MNT_DETACH);
+  }
+  FuseMount(const FuseMount&) = delete;
+  FuseMount& operator=(const FuseMount&) = delete;
+  [[nodiscard]] bool valid() const { return valid_; }
+  // Direct I/O, answered until now, is refused as soon as the server has seen the signal.
+  void refuse_now() const { ::kill(server_, SIGUSR1); }
+
+ private:
+  std::string mount_;
+  pid_t server_ = -1;
+  bool valid_ = false;
+};
+
 inline std::string make_sparse_file(const std::string& path, Bytes bytes) {
   const io::UniqueFd file(::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
   if (::ftruncate(file.get(), bytes) != 0) ADD_FAILURE() << path << ": " << io::errno_text(errno);
