@@ -21,9 +21,9 @@ bool is_llama(const ModelConfig& config) { return config.architecture == Archite
 EmbeddingUnit::EmbeddingUnit(const ModelConfig& config, DType dtype, std::int64_t batch, std::int64_t time)
     : dtype_(dtype), shape_{.vocab = config.vocab, .width = config.embed, .time = time} {
   UnitBuilder builder("embedding");
-  builder.matrix(is_llama(config) ? "model.embed_tokens.weight" : "transformer.wte.weight", config.vocab, config.embed,
-                 kDeviation);
-  if (!is_llama(config)) builder.matrix("transformer.wpe.weight", config.max_positions, config.embed, kDeviation);
+  builder.embedding(is_llama(config) ? "model.embed_tokens.weight" : "transformer.wte.weight", config.vocab,
+                    config.embed, kDeviation);
+  if (!is_llama(config)) builder.embedding("transformer.wpe.weight", config.max_positions, config.embed, kDeviation);
   unit_ = builder.finish();
   positions_ = offset_of(unit_, "wpe.weight");
   unit_.output_bytes = batch * time * config.embed * Bytes{sizeof(float)};
@@ -54,7 +54,7 @@ HeadUnit::HeadUnit(const ModelConfig& config, DType dtype, std::int64_t batch, s
     builder.vector("transformer.ln_f.weight", config.embed, Kind::kOne);
     builder.vector("transformer.ln_f.bias", config.embed, Kind::kZero);
   }
-  if (!config.tied) builder.matrix("lm_head.weight", config.vocab, config.embed, kDeviation);
+  if (!config.tied) builder.embedding("lm_head.weight", config.vocab, config.embed, kDeviation);
   unit_ = builder.finish();
   norm_.weight = unit_.tensors[0].offset;
   norm_.bias = is_llama(config) ? kNone : unit_.tensors[1].offset;

@@ -87,6 +87,11 @@ void UnitBuilder::matrix(std::string name, std::int64_t rows, std::int64_t colum
   unit_.tensors.push_back(std::move(tensor));
 }
 
+void UnitBuilder::embedding(std::string name, std::int64_t rows, std::int64_t columns, double deviation) {
+  matrix(std::move(name), rows, columns, deviation);
+  unit_.tensors.back().embedding = true;
+}
+
 void UnitBuilder::vector(std::string name, std::int64_t elements, runtime::InitRule::Kind kind) {
   runtime::TensorInfo tensor;
   tensor.name = std::move(name);

@@ -95,6 +95,8 @@ class UnitBuilder {
  public:
   explicit UnitBuilder(std::string name) { unit_.name = std::move(name); }
   void matrix(std::string name, std::int64_t rows, std::int64_t columns, double deviation);
+  // A table of vectors, or the head's: see TensorInfo::embedding.
+  void embedding(std::string name, std::int64_t rows, std::int64_t columns, double deviation);
   void vector(std::string name, std::int64_t elements, runtime::InitRule::Kind kind);
   [[nodiscard]] runtime::UnitInfo finish();
 

@@ -27,6 +27,7 @@ struct TensorInfo {
   std::int64_t elements = 0;  // product of shape
   std::int64_t offset = 0;    // first element in the unit's flat space
   bool frozen = false;
+  bool embedding = false;  // a table of token or position vectors, or the head: one row for each, none within the model
   InitRule init;
 };
 

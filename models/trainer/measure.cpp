@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/check.h"
+#include "runtime/plan/tensor_state.h"
 
 namespace headrace::models {
 
@@ -84,8 +85,64 @@ double seconds_per_element(std::span<std::byte> memory, Bytes piece_bytes, std::
   return seconds / static_cast<double>(pieces * piece_elements);
 }
 
-void measure_updates(Engine& engine, std::span<std::byte> memory, Rates& rates) {
+cpu_adam::OptimizerHyper usual_hyper(const runtime::PlanInput& input) {
+  cpu_adam::OptimizerHyper hyper = cpu_adam::default_hyper(input.optimizer);
+  if (input.moments > 0) hyper.momentum = 0.9;
+  hyper.weight_decay = 0.1;
+  return hyper;
+}
+
+// Optimizers of whole tensors take a unit at a time: the largest that the memory holds. On zeros, which cost what other
+// values do.
+double whole_update_seconds_per_element(Engine& engine, std::span<std::byte> memory) {
   const runtime::PlanInput& input = engine.plan().input;
+  const auto weight_bytes = [&](const runtime::UnitInfo& unit) {
+    return round_up(unit.flat_elements * dtype_bytes(input.weights_dtype), input.alignment);
+  };
+  const auto state_bytes = [&](runtime::UnitId u) {
+    return round_up(runtime::optimizer_layout(input, u, 0).bytes, input.alignment);
+  };
+  const auto piece_bytes = [&](runtime::UnitId u) {
+    const runtime::UnitInfo& unit = input.model.units[static_cast<std::size_t>(u)];
+    return weight_bytes(unit) + state_bytes(u) +
+           round_up(unit.flat_elements * dtype_bytes(input.gradient_dtype), input.alignment);
+  };
+  // What it is for comes first: embeddings are another optimizer's under Muon.
+  const auto rank = [&](runtime::UnitId u) {
+    std::int64_t own = 0;
+    for (const runtime::TensorInfo& tensor : input.model.units[static_cast<std::size_t>(u)].tensors)
+      if (!tensor.frozen && runtime::optimizer_of(input.optimizer, tensor) == input.optimizer) own += tensor.elements;
+    return own;
+  };
+  runtime::UnitId chosen = -1;
+  for (runtime::UnitId u = 0; u < static_cast<runtime::UnitId>(input.model.units.size()); ++u)
+    if (rank(u) > 0 && piece_bytes(u) <= static_cast<Bytes>(memory.size()) && (chosen < 0 || rank(u) > rank(chosen)))
+      chosen = u;
+  if (chosen < 0) return 0;
+  const runtime::UnitInfo& unit = input.model.units[static_cast<std::size_t>(chosen)];
+  const runtime::OptimizerLayout layout = runtime::optimizer_layout(input, chosen, 0);
+  return seconds_per_element(memory, piece_bytes(chosen), unit.flat_elements, [&](std::byte* piece) {
+    for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
+      const runtime::TensorInfo& tensor = unit.tensors[i];
+      if (tensor.frozen) continue;
+      runtime::StatePiece state{piece,
+                                piece + weight_bytes(unit),
+                                piece + weight_bytes(unit) + state_bytes(chosen),
+                                &layout,
+                                tensor.offset,
+                                tensor.elements};
+      state.first_element = tensor.offset;
+      state.unit = chosen;
+      state.tensor = static_cast<int>(i);
+      const Result<void> updated = engine.updater().update(input, state, usual_hyper(input), 0);
+      HEADRACE_CHECK(updated.ok(), "zeros can be updated");
+    }
+  });
+}
+
+double update_seconds_per_element(Engine& engine, std::span<std::byte> memory) {
+  const runtime::PlanInput& input = engine.plan().input;
+  if (!cpu_adam::is_elementwise(input.optimizer)) return whole_update_seconds_per_element(engine, memory);
   const Bytes alignment = input.alignment;
   const Bytes weight_bytes = dtype_bytes(input.weights_dtype), gradient_bytes = dtype_bytes(input.gradient_dtype);
   // A tile of the run, or as much of one as fits into the memory.
@@ -96,19 +153,26 @@ void measure_updates(Engine& engine, std::span<std::byte> memory, Rates& rates) 
   };
   while (length > 4096 && piece_of(length) > static_cast<Bytes>(memory.size())) length /= 2;
   const runtime::OptimizerLayout layout = runtime::optimizer_layout(input, length);
-  rates.update_seconds_per_element = seconds_per_element(memory, piece_of(length), length, [&](std::byte* piece) {
+  return seconds_per_element(memory, piece_of(length), length, [&](std::byte* piece) {
     std::byte* const optimizer = piece + round_up(length * weight_bytes, alignment);
     const runtime::StatePiece state{piece,   optimizer, optimizer + round_up(layout.bytes, alignment),
                                     &layout, 0,         length};
-    cpu_adam::OptimizerHyper hyper = cpu_adam::default_hyper(input.optimizer);
-    if (input.moments > 0) hyper.momentum = 0.9;
-    hyper.weight_decay = 0.1;
-    engine.updater().update(input, state, hyper, 0);
+    const Result<void> updated = engine.updater().update(input, state, usual_hyper(input), 0);
+    HEADRACE_CHECK(updated.ok(), "an elementwise update refuses nothing");
   });
+}
+
+void measure_arrivals(Engine& engine, std::span<std::byte> memory, Rates& rates) {
+  const runtime::PlanInput& input = engine.plan().input;
+  const Bytes alignment = input.alignment, gradient_bytes = dtype_bytes(input.gradient_dtype);
+  std::int64_t length = input.tile_elements;
+  const auto piece_of = [&](std::int64_t n) {
+    return round_up(n * 4, alignment) + round_up(n * gradient_bytes, alignment);
+  };
+  while (length > 4096 && piece_of(length) > static_cast<Bytes>(memory.size())) length /= 2;
   std::vector<double> sums(static_cast<std::size_t>(ceil_div(length, cpu_adam::ParallelUpdater::kNormChunk)));
   std::vector<std::int64_t> non_finite(sums.size());
-  const Bytes arrival_piece = round_up(length * 4, alignment) + round_up(length * gradient_bytes, alignment);
-  rates.gradient_out_seconds_per_element = seconds_per_element(memory, arrival_piece, length, [&](std::byte* piece) {
+  rates.gradient_out_seconds_per_element = seconds_per_element(memory, piece_of(length), length, [&](std::byte* piece) {
     cpu_adam::ParallelUpdater::Arrival arrival;
     arrival.source = reinterpret_cast<const float*>(piece);
     arrival.destination = piece + round_up(length * 4, alignment);
@@ -146,7 +210,8 @@ Result<Rates> measure_rates(Engine& engine, const Model& model, const kernels::P
       engine.host_memory().size() >= engine.device_memory().size() ? engine.host_memory() : engine.device_memory();
   // What the units left behind is no state: plain zeros, so that the sweeps meet no NaN and no denormal numbers.
   std::memset(memory.data(), 0, memory.size());
-  measure_updates(engine, memory, rates);
+  rates.update_seconds_per_element = update_seconds_per_element(engine, memory);
+  measure_arrivals(engine, memory, rates);
   const auto half = static_cast<std::int64_t>(memory.size() / 2);
   const double copy_seconds =
       shortest_seconds([&] { std::memcpy(memory.data(), memory.data() + half, static_cast<std::size_t>(half)); });

@@ -7,6 +7,7 @@
 
 #include "core/process.h"
 #include "core/topology.h"
+#include "runtime/plan/tensor_state.h"
 
 namespace headrace::models {
 
@@ -77,14 +78,16 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
     input.update = run.schedule.update.value() == config::UpdatePolicy::kInBackward
                        ? runtime::UpdatePolicy::kInBackward
                        : runtime::UpdatePolicy::kAfterBackward;
-  } else if (run.slots == 2) {
+  } else if (run.slots == 2 && cpu_adam::is_elementwise(input.optimizer)) {
     input.update = runtime::UpdatePolicy::kAuto;
   }
   input.can_clip = run.gradient_clipping > 0;
   input.cache = run.memory.cache;
   input.force_copies = run.force_copies;
   input.tile_elements = tile_elements;
-  if (tile_elements <= 0) {
+  if (!cpu_adam::is_elementwise(input.optimizer)) {
+    input.tile_elements = runtime::whole_unit_tile(model);
+  } else if (tile_elements <= 0) {
     const std::int64_t wanted = run.tile_elements.is_auto()
                                     ? kDefaultTileBytes / bytes_per_quantum(input) * kTileQuantum
                                     : run.tile_elements.value();
@@ -100,7 +103,8 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
                       "a smaller memory.host, or \"auto\"");
   input.device_budget = run.memory.device.is_auto() ? 0 : run.memory.device.value();
   HEADRACE_TRY(const ProcessMemory memory, process_memory());
-  input.program_bytes = memory.resident + memory.huge_pages + scratch_bytes + kProgramReserve;
+  input.program_bytes =
+      memory.resident + memory.huge_pages + scratch_bytes + kProgramReserve + runtime::update_workspace_bytes(input);
   input.program_spread_bytes = kProgramSpread;
   if (setup.validation_data.has_value()) input.eval_micro_batches = 1;
   return input;

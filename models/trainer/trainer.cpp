@@ -54,6 +54,7 @@ Result<runtime::StepSettings> Trainer::next_settings(StepReport& report) {
   settings.hyper.optimizer_step = static_cast<std::int64_t>(done.optimizer_step) + 1;
   report.lr = config::lr_at(run, static_cast<std::int64_t>(done.optimizer_step));
   settings.hyper.lr = report.lr;
+  settings.beside_lr_factor = run.optimizer.beside_lr_factor;
   settings.rounding_seed = run.seed;
   settings.clip_norm = run.gradient_clipping;
   settings.loss_scale = scale;

@@ -234,6 +234,7 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
   resumed_ = earlier.has_value() && !never_committed(*earlier);
   run_id_ = earlier.has_value() ? earlier->run_id : new_run_id();
   runtime::EngineOptions engine_options = make_engine_options(setup, run_id_);
+  engine_options.products = parallel_.get();
   engine_options.nvme_paths = absolute_paths(engine_options.nvme_paths);
   if (earlier.has_value() && !earlier->nvme_paths.empty() &&
       volumes_in(engine_options.nvme_paths, earlier->run_id) != earlier->nvme_paths.size()) {

@@ -68,6 +68,45 @@ void add_precision(FieldTable& table, Draft& draft) {
       .to(draft.grad_accum_dtype);
 }
 
+void add_whole_tensor_optimizers(FieldTable& table, Draft& draft) {
+  const double inf = std::numeric_limits<double>::infinity();
+  cpu_adam::OptimizerHyper& hyper = draft.hyper;
+  table.add("optimizer.params.muon_lr", T::kNumber, "", "Takes the place of lr for the matrices that Muon updates.")
+      .number_range(0, inf)
+      .or_null()
+      .to(draft.muon_lr);
+  table.add("optimizer.params.adam_lr", T::kNumber, "", "Takes the place of lr for what AdamW updates beside Muon.")
+      .number_range(0, inf)
+      .or_null()
+      .to(draft.adam_lr);
+  table.add("optimizer.params.ns_steps", T::kInteger, "5", "Newton-Schulz steps. Muon.")
+      .range(1, 99)
+      .to(hyper.newton_schulz_steps);
+  table
+      .add("optimizer.params.adjust_lr_fn", T::kChoice, "\"original\"",
+           "What lr is multiplied by for a matrix: original, sqrt(max(1, rows / columns)); match_rms_adamw, "
+           "0.2 · sqrt(max(rows, columns)), with which a rate tuned for AdamW fits. Muon.")
+      .to(hyper.muon_scale,
+          {{"original", cpu_adam::MuonScale::kKellerJordan}, {"match_rms_adamw", cpu_adam::MuonScale::kMatchRmsAdamW}});
+  table.add("optimizer.params.beta2_decay", T::kNumber, "-0.8", "The variances' beta2 is 1 - step ^ this. Adafactor.")
+      .number_range(-1000, 0)
+      .to(hyper.beta2_decay);
+  table
+      .add("optimizer.params.eps1", T::kNumber, "1.1920928955078125e-07",
+           "Floor of the root of the variances. Adafactor.")
+      .number_range(0, inf)
+      .above(0)
+      .to(hyper.eps1);
+  table.add("optimizer.params.eps2", T::kNumber, "0.001", "Floor of the weights' root mean square. Adafactor.")
+      .number_range(0, inf)
+      .to(hyper.eps2);
+  table
+      .add("optimizer.params.clip_threshold", T::kNumber, "1",
+           "Largest root mean square of an update before lr. Adafactor.")
+      .number_range(1, inf)
+      .to(hyper.clip_threshold);
+}
+
 void add_optimizer(FieldTable& table, Draft& draft) {
   const double inf = std::numeric_limits<double>::infinity();
   using cpu_adam::OptimizerKind;
@@ -80,19 +119,23 @@ void add_optimizer(FieldTable& table, Draft& draft) {
                             {"Adam", OptimizerKind::kAdam},
                             {"Lion", OptimizerKind::kLion},
                             {"Adagrad", OptimizerKind::kAdagrad},
-                            {"SGD", OptimizerKind::kSgd}});
-  type.later_choices = {"Lamb", "OneBitAdam", "OneBitLamb", "ZeroOneAdam", "Muon", "Adafactor"};
+                            {"SGD", OptimizerKind::kSgd},
+                            {"Adafactor", OptimizerKind::kAdafactor},
+                            {"Muon", OptimizerKind::kMuon}});
+  type.later_choices = {"Lamb", "OneBitAdam", "OneBitLamb", "ZeroOneAdam"};
   table.add("optimizer.params.lr", T::kNumber, "0.001", "Learning rate; a scheduler's rates take its place.")
       .number_range(0, inf)
       .to(hyper.lr);
   table
       .add("optimizer.params.betas", T::kNumbers, "[0.9, 0.999]",
-           "Decay rates of the first and second moment. AdamW, Adam, Lion.")
+           "Decay rates of the first and second moment. AdamW, Adam, Lion, AdamW beside Muon.")
       .numbers(2)
       .number_range(0, 1)
       .below(1)
       .to(draft.betas);
-  table.add("optimizer.params.eps", T::kNumber, "1e-8", "Added to the root of the second moment. AdamW, Adam, Adagrad.")
+  table
+      .add("optimizer.params.eps", T::kNumber, "1e-8",
+           "Added to the root of the second moment. AdamW, Adam, Adagrad, AdamW beside Muon.")
       .number_range(0, inf)
       .above(0)
       .to(hyper.eps);
@@ -105,16 +148,20 @@ void add_optimizer(FieldTable& table, Draft& draft) {
       .add("optimizer.params.adam_w_mode", T::kBool, "true",
            "With type Adam: true decouples weight decay, false adds it to the gradient (L2).")
       .to(draft.adam_w_mode);
-  table.add("optimizer.params.momentum", T::kNumber, "0", "Decay rate of the momentum; 0 keeps no state. SGD.")
+  table
+      .add("optimizer.params.momentum", T::kNumber, "0",
+           "Decay rate of the momentum; 0 keeps no state of SGD. SGD, Muon.")
       .number_range(0, inf)
       .to(hyper.momentum);
   table.add("optimizer.params.dampening", T::kNumber, "0", "What the momentum leaves out of a gradient. SGD.")
       .number_range(0, 1)
       .to(hyper.dampening);
-  table.add("optimizer.params.nesterov", T::kBool, "false", "Looks ahead by the momentum. SGD.").to(hyper.nesterov);
+  table.add("optimizer.params.nesterov", T::kBool, "false", "Looks ahead by the momentum. SGD, Muon.")
+      .to(hyper.nesterov);
   table.add("optimizer.params.lr_decay", T::kNumber, "0", "The rate falls as 1 / (1 + (step - 1) · lr_decay). Adagrad.")
       .number_range(0, inf)
       .to(hyper.lr_decay);
+  add_whole_tensor_optimizers(table, draft);
 }
 
 void add_scheduler(FieldTable& table, Draft& draft) {

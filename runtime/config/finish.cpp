@@ -286,7 +286,10 @@ Result<void> finish_tile(Draft& draft, Settings& settings) {
   if (native && !draft.tile_bytes.is_auto()) {
     elements = std::max<std::int64_t>(1, draft.tile_bytes.value() / state_bytes(draft.run, kStep)) * kStep;
   } else if (!native && !draft.sub_group_size.is_auto()) {
-    if (draft.sub_group_size.value() == kNoTiling) {
+    if (!cpu_adam::is_elementwise(draft.run.optimizer.kind)) {
+      settings.note(fmt::format("\"{}\" has no effect with {}: its tile is a unit", kSubGroup,
+                                cpu_adam::optimizer_name(draft.run.optimizer.kind)));
+    } else if (draft.sub_group_size.value() == kNoTiling) {
       settings.note(fmt::format("\"{}\" 1e9 is DeepSpeed's default and is taken as auto", kSubGroup));
     } else {
       elements = draft.sub_group_size.value();

@@ -65,6 +65,7 @@ struct LossScaleConfig {
 struct OptimizerConfig {
   cpu_adam::OptimizerKind kind = cpu_adam::OptimizerKind::kAdamW;
   cpu_adam::OptimizerHyper hyper;  // what `kind` reads; optimizer_step and gradient_scale are the step's
+  double beside_lr_factor = 1;     // Muon: the learning rate of what AdamW updates, over hyper.lr
 };
 
 // Learning rate over optimizer steps; lr_at() in runtime/config/schedule.h gives the number.

@@ -21,6 +21,7 @@ struct Draft {
   cpu_adam::OptimizerKind optimizer = cpu_adam::OptimizerKind::kAdamW;
   cpu_adam::OptimizerHyper hyper;
   bool adam_w_mode = true;
+  std::optional<double> muon_lr, adam_lr;
   std::vector<double> betas;
   Auto<std::int64_t> total_num_steps;
   Auto<double> warmup_max_lr;

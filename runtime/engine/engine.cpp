@@ -8,6 +8,7 @@
 
 #include "core/check.h"
 #include "runtime/engine/tile_room.h"
+#include "runtime/plan/tensor_state.h"
 
 namespace headrace::runtime {
 
@@ -39,7 +40,7 @@ io::VolumeCounters counters_of(const std::unique_ptr<NvmeStore>& a, const std::u
 Engine::Engine(Plan plan, const EngineOptions& options)
     : plan_(std::move(plan)),
       options_(options),
-      updater_(options.threads),
+      updater_(options.threads, update_workspace_bytes(plan_.input), options.products),
       step_schedule_(plan_.operations, &plan_),
       redo_schedule_(plan_.redo_operations, &plan_),
       eval_schedule_(plan_.eval_operations, &plan_),
@@ -124,7 +125,7 @@ void Engine::register_host_tiles() {
       if (input.optimizer_home != Home::kNvme && !plan_.held_optimizer[u].empty()) {
         const BufferId held = plan_.held_optimizer[u][static_cast<std::size_t>(tile)];
         HEADRACE_CHECK(held != kNoBuffer, "optimizer state at home in memory has no buffer");
-        host_->add({unit, StateStream::kOptimizer, tile}, base(held), optimizer_layout(input, length).bytes);
+        host_->add({unit, StateStream::kOptimizer, tile}, base(held), optimizer_layout(input, unit, tile).bytes);
       }
     }
   }
@@ -153,6 +154,8 @@ bool Engine::decays(const TensorInfo& tensor) const noexcept {
 
 Result<void> Engine::begin_step(const StepSettings& settings) {
   HEADRACE_RETURN_IF_ERROR(cpu_adam::validate(plan_.input.optimizer, settings.hyper));
+  if (plan_.input.optimizer == cpu_adam::OptimizerKind::kMuon)
+    HEADRACE_RETURN_IF_ERROR(cpu_adam::validate(cpu_adam::OptimizerKind::kAdamW, settings.hyper));
   settings_ = settings;
   outcome_ = {};
   outcome_.step = settings.step;

@@ -34,7 +34,8 @@ struct EngineOptions {
   io::VolumeOptions volume;
   std::int32_t slots = 2;
   int threads = 1;
-  bool decay_vectors = false;  // weight decay on tensors of one dimension too
+  bool decay_vectors = false;                   // weight decay on tensors of one dimension too
+  const kernels::Parallel* products = nullptr;  // computes Muon's matrix products; must outlive the engine
   ExecutorOptions executor;
 };
 
@@ -82,6 +83,7 @@ struct StepOutcome {
 struct StepSettings {
   std::uint64_t step = 0;              // this step's number, from 1
   cpu_adam::OptimizerHyper hyper;      // optimizer_step = number of this update; gradient_scale is set by the engine
+  double beside_lr_factor = 1;         // Muon: the learning rate of what AdamW updates beside it, over hyper.lr
   std::uint64_t rounding_seed = 0;     // of state formats that round stochastically
   double clip_norm = 0;                // 0 = no clipping
   double loss_scale = 1;               // the driver's gradients are this factor too large (fp16)

@@ -9,6 +9,7 @@
 
 #include "core/check.h"
 #include "runtime/engine/engine.h"
+#include "runtime/plan/tensor_state.h"
 
 namespace headrace::runtime {
 
@@ -186,21 +187,24 @@ Result<void> Engine::update(const Operation& operation) {
   const UnitInfo& unit = input.model.units[static_cast<std::size_t>(operation.unit)];
   const std::int64_t begin = tile_begin(input, operation.unit, operation.tile);
   const std::int64_t length = tile_length(input, operation.unit, operation.tile);
-  const OptimizerLayout layout = optimizer_layout(input, length);
+  const OptimizerLayout layout = optimizer_layout(input, operation.unit, operation.tile);
   std::byte* const weights = address_of(operation, Role::kWeights);
   std::byte* const optimizer = address_of(operation, Role::kOptimizer);
   const std::byte* const gradient = address_of(operation, Role::kGradient);
-  for (const TensorInfo& tensor : unit.tensors) {
+  for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
+    const TensorInfo& tensor = unit.tensors[i];
     const std::int64_t first = std::max(begin, tensor.offset);
     const std::int64_t last = std::min(begin + length, tensor.offset + tensor.elements);
     if (first >= last || tensor.frozen) continue;
     StatePiece piece{weights, optimizer, gradient, &layout, first - begin, last - first};
     piece.first_element = first;
     piece.unit = operation.unit;
+    piece.tensor = static_cast<int>(i);
     cpu_adam::OptimizerHyper hyper = settings_.hyper;
+    if (optimizer_of(input.optimizer, tensor) != input.optimizer) hyper.lr *= settings_.beside_lr_factor;
     hyper.gradient_scale = gradient_scale_;
     if (!decays(tensor)) hyper.weight_decay = 0;
-    updater_.update(input, piece, hyper, settings_.rounding_seed);
+    HEADRACE_RETURN_IF_ERROR(updater_.update(input, piece, hyper, settings_.rounding_seed));
   }
   // Tiles at home in host memory are updated where they are; the store learns their version.
   for (const auto& [stream, data] :

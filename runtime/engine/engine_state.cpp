@@ -19,11 +19,13 @@ constexpr std::size_t kTilesInFlight =
     3;  // fewer stalls on each write; more costs memory that the plan does not know of
 
 // Fresh state of one tile from its master values; `zeros` has as many elements.
-Result<void> make_tile(const PlanInput& input, std::span<const float> master, std::span<float> zeros, TileRoom& room) {
+Result<void> make_tile(const PlanInput& input, const OptimizerLayout& layout, std::span<const float> master,
+                       std::span<float> zeros, TileRoom& room) {
   const auto length = static_cast<std::int64_t>(master.size());
   std::byte* const optimizer = room.optimizer.data.get();
-  std::memset(optimizer, 0, static_cast<std::size_t>(optimizer_layout(input, length).bytes));
-  const cpu_adam::AdamWArrays arrays = state_arrays(input, room.weights.data.get(), optimizer, length, zeros.data());
+  std::memset(optimizer, 0, static_cast<std::size_t>(layout.bytes));
+  const cpu_adam::AdamWArrays arrays =
+      state_arrays(input, layout, room.weights.data.get(), optimizer, length, zeros.data());
   return cpu_adam::narrow_state(master, zeros, zeros, input.state_format, arrays);
 }
 
@@ -59,7 +61,7 @@ Result<void> Engine::initialise(const TensorSource& source) {
     master.resize(static_cast<std::size_t>(tile_length(input, unit, tile)));
     HEADRACE_RETURN_IF_ERROR(fill_master(info, tile_begin(input, unit, tile), source, master));
     zeros.resize(master.size());
-    HEADRACE_RETURN_IF_ERROR(make_tile(input, master, zeros, room));
+    HEADRACE_RETURN_IF_ERROR(make_tile(input, optimizer_layout(input, unit, tile), master, zeros, room));
     const TileMove weights{{unit, StateStream::kWeights, tile}, room.weights.data.get()};
     HEADRACE_TRY(io::Ticket first, store_of(StateStream::kWeights).store({&weights, 1}, 0, {}));
     room.tickets.push_back(std::move(first));

@@ -47,7 +47,8 @@ Result<void> visit_state(const PlanInput& input, TierStore& weights, TierStore& 
     const bool frozen = is_frozen(input.model.units[static_cast<std::size_t>(unit)]);
     for (std::int64_t tile = 0; tile < num_tiles(input, unit); ++tile) {
       const std::int64_t length = tile_length(input, unit, tile);
-      std::memset(room.optimizer.data.get(), 0, static_cast<std::size_t>(optimizer_layout(input, length).bytes));
+      const OptimizerLayout layout = optimizer_layout(input, unit, tile);
+      std::memset(room.optimizer.data.get(), 0, static_cast<std::size_t>(layout.bytes));
       for (const StateStream stream : {StateStream::kWeights, StateStream::kOptimizer}) {
         if (frozen && stream == StateStream::kOptimizer) continue;
         const TileMove move{{unit, stream, tile},
@@ -61,9 +62,11 @@ Result<void> visit_state(const PlanInput& input, TierStore& weights, TierStore& 
       for (std::vector<float>* values : {&master, &exp_avg, &exp_avg_sq, &absent})
         values->resize(static_cast<std::size_t>(length));
       cpu_adam::widen_state(
-          state_arrays(input, room.weights.data.get(), room.optimizer.data.get(), length, absent.data()),
+          state_arrays(input, layout, room.weights.data.get(), room.optimizer.data.get(), length, absent.data()),
           input.state_format, master, exp_avg, exp_avg_sq);
-      HEADRACE_RETURN_IF_ERROR(visit(unit, tile_begin(input, unit, tile), master, exp_avg, exp_avg_sq));
+      MomentPlanes moments{exp_avg, exp_avg_sq};
+      if (!cpu_adam::is_elementwise(input.optimizer)) moments = moment_planes(layout, room.optimizer.data.get());
+      HEADRACE_RETURN_IF_ERROR(visit(unit, tile_begin(input, unit, tile), master, moments.exp_avg, moments.exp_avg_sq));
     }
   }
   return {};

@@ -13,7 +13,8 @@
 namespace headrace::runtime {
 
 // One tile: master weights in fp32 and moments (zero where frozen), [length] each, elements [first, first + length) of
-// the unit's flat space. The spans live until it returns.
+// the unit's flat space; of optimizers of whole tensors the planes of moments as tensor_state.h lays them. The spans
+// live until it returns.
 using StateVisitor = std::function<Result<void>(UnitId, std::int64_t first, std::span<const float> master,
                                                 std::span<const float> exp_avg, std::span<const float> exp_avg_sq)>;
 // Visits every tile in order. `state_version` is StepRecord::state_version. Blocks; memory is that of one tile.

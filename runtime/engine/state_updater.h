@@ -4,8 +4,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
+#include "core/result.h"
 #include "cpu_adam/optimizer.h"
+#include "runtime/engine/whole_tensor_updater.h"
 #include "runtime/plan/plan.h"
 
 namespace headrace::runtime {
@@ -19,27 +22,38 @@ struct StatePiece {
   std::int64_t at = 0, elements = 0;
   std::int64_t first_element = 0;  // place of the piece in the unit's flat space
   UnitId unit = 0;
+  int tensor = -1;  // its index in the unit, and the piece is all of it: for optimizers of whole tensors
 };
 
-// Thread-safe for distinct pieces.
+// Elementwise updates are thread-safe for distinct pieces; of whole tensors one is made at a time.
 class StateUpdater {
  public:
-  explicit StateUpdater(int threads) : workers_(threads) {}
+  // `products` computes Muon's products and must outlive this; null for the others.
+  StateUpdater(int threads, Bytes workspace_bytes, const kernels::Parallel* products)
+      : workers_(threads), whole_(workspace_bytes, products) {}
 
-  // `hyper` must be valid for input.optimizer. The seed is that of stochastic rounding.
-  void update(const PlanInput& input, const StatePiece& piece, const cpu_adam::OptimizerHyper& hyper,
-              std::uint64_t rounding_seed) const;
+  // `hyper` must be valid for input.optimizer. The seed is that of stochastic rounding. kNumeric, of optimizers of
+  // whole tensors only: values that are not finite or beyond fp32; the piece has not changed.
+  [[nodiscard]] Result<void> update(const PlanInput& input, const StatePiece& piece,
+                                    const cpu_adam::OptimizerHyper& hyper, std::uint64_t rounding_seed) const;
   // Gradient arrival; see ParallelUpdater.
   [[nodiscard]] const cpu_adam::ParallelUpdater& gradients() const noexcept { return workers_.updater(); }
   [[nodiscard]] cpu_adam::Target target() const noexcept { return workers_.target(); }
 
  private:
   cpu_adam::ParallelOptimizer workers_;
+  WholeTensorUpdater whole_;
 };
 
-// Weights and state arrays of a tile for conversions between state and fp32 values; moments that the optimizer does not
-// have are found in `absent` [length], zeros that stay zeros.
-[[nodiscard]] cpu_adam::AdamWArrays state_arrays(const PlanInput& input, std::byte* weights, std::byte* optimizer,
-                                                 std::int64_t length, float* absent);
+// The part of the planes of moments that a tile really has: fp32 values of optimizers of whole tensors.
+struct MomentPlanes {
+  std::span<const float> exp_avg, exp_avg_sq;
+};
+[[nodiscard]] MomentPlanes moment_planes(const OptimizerLayout& layout, const std::byte* optimizer);
+// Weights and state arrays of a tile of `length` elements for conversions between state and fp32 values; moments that
+// are not one number for each element are found in `absent` [length], zeros that stay zeros.
+[[nodiscard]] cpu_adam::AdamWArrays state_arrays(const PlanInput& input, const OptimizerLayout& layout,
+                                                 std::byte* weights, std::byte* optimizer, std::int64_t length,
+                                                 float* absent);
 
 }  // namespace headrace::runtime

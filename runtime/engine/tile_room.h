@@ -2,6 +2,7 @@
 // Internal to runtime/engine: memory of its own for one tile on its way in or out, and waiting for its moves.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <vector>
@@ -29,7 +30,13 @@ struct AlignedBytes {
 struct TileRoom {
   explicit TileRoom(const PlanInput& input)
       : weights(input.tile_elements * dtype_bytes(input.weights_dtype), input.alignment),
-        optimizer(optimizer_layout(input, input.tile_elements).bytes, input.alignment) {}
+        optimizer(largest_payload(input), input.alignment) {}
+  static Bytes largest_payload(const PlanInput& input) {
+    Bytes bytes = 0;
+    for (UnitId unit = 0; unit < static_cast<UnitId>(input.model.units.size()); ++unit)
+      if (num_tiles(input, unit) > 0) bytes = std::max(bytes, optimizer_layout(input, unit, 0).bytes);
+    return bytes;
+  }
   AlignedBytes weights, optimizer;
   std::vector<io::Ticket> tickets;
 };

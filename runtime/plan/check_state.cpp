@@ -18,7 +18,7 @@ Bytes StepCheck::extent(StateStream stream, UnitId unit, std::int64_t tile) cons
   const std::int64_t length = tile_length(input, unit, tile);
   switch (stream) {
     case StateStream::kWeights: return round_up(length * dtype_bytes(input.weights_dtype), input.alignment);
-    case StateStream::kOptimizer: return round_up(optimizer_layout(input, length).bytes, input.alignment);
+    case StateStream::kOptimizer: return round_up(optimizer_layout(input, unit, tile).bytes, input.alignment);
     case StateStream::kGradient: return round_up(length * dtype_bytes(input.gradient_dtype), input.alignment);
   }
   return 0;

@@ -38,7 +38,7 @@ OperationCost compute_cost(const Operation& op, const Rates& rates) {
 OperationCost update_cost(const Plan& plan, const Operation& op, const Rates& rates) {
   OperationCost cost;
   const std::int64_t length = tile_length(plan.input, op.unit, op.tile);
-  const auto state = optimizer_layout(plan.input, length).bytes;
+  const auto state = optimizer_layout(plan.input, op.unit, op.tile).bytes;
   cost.seconds = static_cast<double>(length) * rates.update_seconds_per_element;
   cost.threads = rates.cores;
   cost.memory_bytes = static_cast<double>(
@@ -265,7 +265,7 @@ TrafficFloor traffic_floor(const Plan& plan, Bytes kept_bytes) {
     if (std::all_of(unit.tensors.begin(), unit.tensors.end(), [](const TensorInfo& t) { return t.frozen; })) continue;
     const std::int64_t elements = partition_range(unit.flat_elements, input.rank, input.world_size).padded_elements;
     weights += static_cast<double>(elements * dtype_bytes(input.weights_dtype));
-    optimizer += static_cast<double>(optimizer_layout(input, elements).bytes);
+    optimizer += static_cast<double>(optimizer_bytes(input, u, elements));
   }
   if (input.weights_home != Home::kNvme) weights = 0;
   if (input.optimizer_home != Home::kNvme) optimizer = 0;

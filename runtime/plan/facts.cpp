@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "runtime/plan/tensor_state.h"
+
 namespace headrace::runtime::planning {
 
 namespace {
@@ -63,10 +65,32 @@ Result<void> validate_tiles(const PlanInput& input) {
   return {};
 }
 
+// Optimizers of whole tensors see a unit at a time, and once: nothing takes their update back.
+Result<void> validate_whole_tensors(const PlanInput& input) {
+  if (cpu_adam::is_elementwise(input.optimizer)) return {};
+  const char* const name = cpu_adam::optimizer_name(input.optimizer);
+  if (input.world_size > 1)
+    return contradiction(
+        fmt::format("{} updates whole tensors; {} ranks would each hold a part", name, input.world_size),
+        "train on one rank, or use AdamW");
+  if (input.update == UpdatePolicy::kInBackward)
+    return contradiction(fmt::format("{} cannot take an early update back", name), "update \"after_backward\"");
+  for (UnitId u = 0; u < static_cast<UnitId>(input.model.units.size()); ++u) {
+    const UnitInfo& unit = input.model.units[static_cast<std::size_t>(u)];
+    if (num_tiles(input, u) > 1)
+      return contradiction(fmt::format("{} updates whole tensors: unit \"{}\" of {} elements needs one tile, not {}",
+                                       name, unit.name, unit.flat_elements, num_tiles(input, u)),
+                           "leave headrace.tile_bytes out");
+    for (const TensorInfo& tensor : unit.tensors)
+      HEADRACE_RETURN_IF_ERROR(cpu_adam::validate_shape(optimizer_of(input.optimizer, tensor), tensor.shape));
+  }
+  return {};
+}
+
 TileFacts tile_facts(const PlanInput& input, UnitId unit, std::int64_t tile) {
   TileFacts facts;
   facts.length = tile_length(input, unit, tile);
-  facts.optimizer = round_up(optimizer_layout(input, facts.length).bytes, input.alignment);
+  facts.optimizer = round_up(optimizer_layout(input, unit, tile).bytes, input.alignment);
   facts.weights = round_up(facts.length * dtype_bytes(input.weights_dtype), input.alignment);
   facts.gradient = round_up(facts.length * dtype_bytes(input.gradient_dtype), input.alignment);
   return facts;
@@ -93,7 +117,8 @@ Result<void> validate(const PlanInput& input) {
   if (input.eval_micro_batches < 0 || input.program_bytes < 0 || input.host_budget < 0 || input.device_budget < 0)
     return contradiction("budgets and counts are not negative");
   HEADRACE_RETURN_IF_ERROR(validate_units(input));
-  return validate_tiles(input);
+  HEADRACE_RETURN_IF_ERROR(validate_tiles(input));
+  return validate_whole_tensors(input);
 }
 
 Facts make_facts(const PlanInput& input) {

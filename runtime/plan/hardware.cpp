@@ -168,9 +168,10 @@ ModelInfo rank_model(const ModelInfo& model, const Collectives& collectives, DTy
 ZeroMemory zero_memory(const PlanInput& input, int stage, int world_size) {
   double elements = 0;
   double optimizer = 0;
-  for (const UnitInfo& unit : input.model.units) {
+  for (UnitId u = 0; u < static_cast<UnitId>(input.model.units.size()); ++u) {
+    const UnitInfo& unit = input.model.units[static_cast<std::size_t>(u)];
     elements += static_cast<double>(unit.flat_elements);
-    optimizer += static_cast<double>(optimizer_layout(input, unit.flat_elements).bytes);
+    optimizer += static_cast<double>(optimizer_bytes(input, u, unit.flat_elements));
   }
   ZeroMemory memory;
   memory.weights = elements * static_cast<double>(dtype_bytes(input.weights_dtype)) / (stage >= 3 ? world_size : 1);

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 
+#include "core/check.h"
+#include "runtime/plan/tensor_state.h"
+
 namespace headrace::runtime {
 
 const char* lane_name(Lane lane) noexcept {
@@ -74,8 +77,20 @@ std::int64_t tile_length(const PlanInput& input, UnitId unit, std::int64_t tile)
   return std::min(input.tile_elements, shard_elements(input, unit) - tile * input.tile_elements);
 }
 
+OptimizerLayout optimizer_layout(const PlanInput& input, UnitId unit, std::int64_t tile) {
+  if (!cpu_adam::is_elementwise(input.optimizer)) return whole_unit_layout(input, unit);
+  return optimizer_layout(input, tile_length(input, unit, tile));
+}
+
 OptimizerLayout optimizer_layout(const PlanInput& input, std::int64_t length) {
+  HEADRACE_CHECK(cpu_adam::is_elementwise(input.optimizer), "whole tensors have no state of a part");
   return cpu_adam::state_planes(input.state_format, input.weights_dtype, length, input.moments);
+}
+
+Bytes optimizer_bytes(const PlanInput& input, UnitId unit, std::int64_t elements) {
+  if (cpu_adam::is_elementwise(input.optimizer)) return optimizer_layout(input, elements).bytes;
+  const std::int64_t whole = std::max<std::int64_t>(1, tile_length(input, unit, 0));
+  return ceil_div(whole_unit_layout(input, unit).bytes, whole) * elements;
 }
 
 }  // namespace headrace::runtime

@@ -202,6 +202,10 @@ struct Plan {
                                        std::int64_t tile);  // elements, last one shorter
 // Offsets of the planes in a tile's optimizer payload.
 using OptimizerLayout = cpu_adam::StatePlanes;
+[[nodiscard]] OptimizerLayout optimizer_layout(const PlanInput& input, UnitId unit, std::int64_t tile);
+// Of any run of `length` elements; elementwise optimizers only (see tensor_state.h for the others).
 [[nodiscard]] OptimizerLayout optimizer_layout(const PlanInput& input, std::int64_t length);
+// Bytes of state of `elements` elements of a unit, whose share of a whole unit's state it is.
+[[nodiscard]] Bytes optimizer_bytes(const PlanInput& input, UnitId unit, std::int64_t elements);
 
 }  // namespace headrace::runtime

@@ -147,8 +147,7 @@ void add_numbers(Plan& plan, const Facts& facts, const Rung& rung) {
     const UnitFacts& unit = facts.unit(u);
     plan.state_bytes += unit.elements * dtype_bytes(plan.input.weights_dtype);
     if (!unit.trained) continue;
-    for (std::int64_t t = 0; t < unit.tiles; ++t)
-      plan.state_bytes += optimizer_layout(plan.input, facts.tile(u, t).length).bytes;
+    for (std::int64_t t = 0; t < unit.tiles; ++t) plan.state_bytes += optimizer_layout(plan.input, u, t).bytes;
   }
   const DiskBytes disk = disk_bytes(plan, facts);
   plan.nvme_state_bytes = disk.weights + disk.optimizer + disk.spill;

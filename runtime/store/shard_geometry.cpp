@@ -13,10 +13,11 @@ bool is_frozen(const UnitInfo& unit) {
   return std::all_of(unit.tensors.begin(), unit.tensors.end(), [](const TensorInfo& tensor) { return tensor.frozen; });
 }
 
-Bytes payload_of(const PlanInput& input, StateStream stream, std::int64_t length) {
+Bytes payload_of(const PlanInput& input, StateStream stream, UnitId unit, std::int64_t tile) {
+  const std::int64_t length = tile_length(input, unit, tile);
   switch (stream) {
     case StateStream::kWeights: return length * dtype_bytes(input.weights_dtype);
-    case StateStream::kOptimizer: return optimizer_layout(input, length).bytes;
+    case StateStream::kOptimizer: return optimizer_layout(input, unit, tile).bytes;
     case StateStream::kGradient: return length * dtype_bytes(input.gradient_dtype);
   }
   return 0;
@@ -32,8 +33,8 @@ ShardGeometry::Stream stream_of(const PlanInput& input, UnitId unit, StateStream
   result.slots = slots;
   result.kind = kind;
   if (tiles > 0) {
-    result.tile_payload_bytes = payload_of(input, stream, tile_length(input, unit, 0));
-    result.last_tile_payload_bytes = payload_of(input, stream, tile_length(input, unit, tiles - 1));
+    result.tile_payload_bytes = payload_of(input, stream, unit, 0);
+    result.last_tile_payload_bytes = payload_of(input, stream, unit, tiles - 1);
   }
   return result;
 }

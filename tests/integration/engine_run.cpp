@@ -7,6 +7,7 @@
 
 #include "models/files/hf_folder.h"
 #include "models/trainer/measure.h"
+#include "runtime/plan/tensor_state.h"
 #include "tests/models/memory_model.h"
 
 namespace headrace::models {
@@ -21,6 +22,8 @@ runtime::PlanInput plan_input_of(const EngineRunOptions& options, const runtime:
   input.weights_dtype = options.weights_dtype;
   input.gradient_dtype = options.gradient_dtype;
   input.state_format = options.state_format;
+  input.optimizer = options.optimizer;
+  input.moments = cpu_adam::num_moments(options.optimizer, cpu_adam::default_hyper(options.optimizer));
   input.weights_home = options.weights_home;
   input.optimizer_home = options.optimizer_home;
   input.micro_batches = options.micro_batches;
@@ -28,7 +31,9 @@ runtime::PlanInput plan_input_of(const EngineRunOptions& options, const runtime:
   input.update = options.update;
   input.can_clip = options.can_clip;
   input.force_copies = options.force_copies;
-  input.tile_elements = 8192;  // several tiles a unit, the last one shorter
+  input.tile_elements = cpu_adam::is_elementwise(options.optimizer)
+                            ? 8192  // several tiles a unit, the last one shorter
+                            : runtime::whole_unit_tile(model);
   input.eval_micro_batches = 1;
   return input;
 }
@@ -78,6 +83,7 @@ std::unique_ptr<EngineRun> EngineRun::start(const EngineRunOptions& options, con
     engine_options.run_id = "test";
     engine_options.threads = options.threads;
     engine_options.slots = options.slots;
+    engine_options.products = run->parallel_.get();
     engine_options.executor = options.executor;
     engine_options.volume = options.volume;
     HEADRACE_TRY(run->engine_, runtime::Engine::create(std::move(plan), engine_options, mode));
@@ -97,6 +103,7 @@ MicroBatch EngineRun::micro_batch(std::size_t index, float scale) const {
 runtime::StepSettings EngineRun::settings(std::uint64_t step, double clip_norm) const {
   runtime::StepSettings settings;
   settings.step = step;
+  settings.hyper = cpu_adam::default_hyper(options_.optimizer);
   settings.hyper.lr = 1e-3;
   settings.hyper.beta1 = 0.9;
   settings.hyper.beta2 = 0.95;

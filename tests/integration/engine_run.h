@@ -30,6 +30,7 @@ struct EngineRunOptions {
   std::int32_t group_size = 1;
   DType weights_dtype = DType::kFp32, gradient_dtype = DType::kFp32;
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::kFp32;
+  cpu_adam::OptimizerKind optimizer = cpu_adam::OptimizerKind::kAdamW;
   runtime::Home weights_home = runtime::Home::kNvme, optimizer_home = runtime::Home::kNvme;
   runtime::UpdatePolicy update = runtime::UpdatePolicy::kAfterBackward;
   bool can_clip = true;
@@ -54,7 +55,7 @@ class EngineRun {
   static std::unique_ptr<EngineRun> start(const EngineRunOptions& options, const std::string& folder,
                                           runtime::StartMode mode = runtime::StartMode::kFresh);
 
-  // Step `step` (from 1) of the reference data, AdamW as in train10.json.
+  // Step `step` (from 1) of the reference data, AdamW as in train10.json; others with these numbers and their defaults.
   [[nodiscard]] Result<StepResult> step(std::uint64_t step, double clip_norm,
                                         const std::function<void(runtime::StepSettings&)>& change = {});
   [[nodiscard]] runtime::StepSettings settings(std::uint64_t step, double clip_norm) const;

@@ -47,6 +47,50 @@ TEST(ReadOptimizer, EachTypeHasItsParametersAndDefaults) {
               HasSubstr("is for AdamW; the optimizer is Lion"));
 }
 
+TEST(ReadOptimizer, MuonTakesDeepSpeedsNamesAndTheNumbersOfAdamWBesideIt) {
+  const OptimizerConfig plain = run_of({"optimizer.type=Muon"}).optimizer;
+  EXPECT_EQ(plain.kind, cpu_adam::OptimizerKind::kMuon);
+  EXPECT_EQ(plain.hyper.lr, 1e-3);
+  EXPECT_EQ(plain.hyper.momentum, 0.95);
+  EXPECT_EQ(plain.hyper.weight_decay, 0.1);
+  EXPECT_TRUE(plain.hyper.nesterov);
+  EXPECT_EQ(plain.beside_lr_factor, 1);
+  const OptimizerConfig both =
+      run_of({"optimizer.type=muon", "optimizer.params.lr=0.5", "optimizer.params.muon_lr=0.02",
+              "optimizer.params.adam_lr=0.001", "optimizer.params.betas=[0.8, 0.95]", "optimizer.params.ns_steps=3",
+              "optimizer.params.adjust_lr_fn=match_rms_adamw"})
+          .optimizer;
+  EXPECT_EQ(both.hyper.lr, 0.02);
+  EXPECT_DOUBLE_EQ(both.hyper.lr * both.beside_lr_factor, 0.001);
+  EXPECT_EQ(both.hyper.beta2, 0.95);
+  EXPECT_EQ(both.hyper.newton_schulz_steps, 3);
+  EXPECT_EQ(both.hyper.muon_scale, cpu_adam::MuonScale::kMatchRmsAdamW);
+  EXPECT_THAT(error_of({"optimizer.type=Muon", "optimizer.params.muon_lr=0"}).message,
+              HasSubstr("learning rate is 0 and AdamW's beside it 0.001"));
+  EXPECT_THAT(error_of({"optimizer.type=AdamW", "optimizer.params.muon_lr=0.1"}).message,
+              HasSubstr("AdamW has no parameter \"muon_lr\""));
+  EXPECT_THAT(error_of({"optimizer.type=Mion"}).hint, HasSubstr("did you mean"));
+}
+
+TEST(ReadOptimizer, AdafactorHasPyTorchsNumbers) {
+  const OptimizerConfig plain = run_of({"optimizer.type=Adafactor"}).optimizer;
+  EXPECT_EQ(plain.hyper.lr, 1e-2);
+  EXPECT_EQ(plain.hyper.eps1, 0x1p-23);
+  EXPECT_EQ(run_of({"optimizer.type=Adafactor", "optimizer.params.clip_threshold=2"}).optimizer.hyper.clip_threshold,
+            2);
+  EXPECT_THAT(error_of({"optimizer.type=Adafactor", "optimizer.params.betas=[0.9, 0.9]"}).message,
+              HasSubstr("Adafactor has no parameter \"betas\""));
+}
+
+TEST(ReadOptimizer, WholeTensorsAreNeitherCutNorUpdatedEarly) {
+  for (const std::string type : {"optimizer.type=Muon", "optimizer.type=Adafactor"}) {
+    EXPECT_THAT(error_of({type, "tile_bytes=1MiB"}).message, HasSubstr("its tile is a unit"));
+    EXPECT_THAT(error_of({type, "schedule.update=in_backward"}).message, HasSubstr("could not be taken back"));
+    EXPECT_THAT(error_of({type, "bf16.enabled=true", "state_format=split_bf16"}).message, HasSubstr("is for AdamW"));
+    EXPECT_TRUE(run_of({type, "zero_optimization.sub_group_size=100000"}).tile_elements.is_auto());
+  }
+}
+
 TEST(ReadOptimizer, ATileIsNeverLargerThanAskedFor) {
   // Of 4096 parameters: weights, remainder, moments and, in compact, two scales for 64 of them.
   const auto elements = [](const std::string& format, const std::string& bytes) {

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "plan_support.h"
+#include "runtime/plan/tensor_state.h"
 
 namespace headrace::runtime {
 namespace {
@@ -333,6 +334,36 @@ TEST(CompilePlan, ContradictionsAreConfigErrors) {
               for (UnitInfo& unit : in.model.units) unit.tensors[0].frozen = true;
             }),
             ErrorCode::kConfig);
+}
+
+TEST(CompilePlan, OptimizersOfWholeTensorsHaveOneTileForAUnitAndNoEarlyUpdate) {
+  PlanInput input = make_input(make_transformer({}));
+  TensorInfo& matrix = input.model.units[1].tensors[0];
+  matrix.shape = {160, 256};
+  for (const cpu_adam::OptimizerKind kind : {cpu_adam::OptimizerKind::kMuon, cpu_adam::OptimizerKind::kAdafactor}) {
+    input.optimizer = kind;
+    input.tile_elements = 8'192;
+    EXPECT_EQ(compile_plan(input).error().code, ErrorCode::kConfig);
+    input.tile_elements = whole_unit_tile(input.model);
+    EXPECT_EQ(input.tile_elements, 40'960);
+    const Plan plan = compile_checked(input);
+    EXPECT_EQ(count_of(plan.operations, OperationKind::kUpdate), 6U);
+    const bool muon = kind == cpu_adam::OptimizerKind::kMuon;
+    const OptimizerLayout block = optimizer_layout(plan.input, 1, 0), vector = optimizer_layout(plan.input, 0, 0);
+    // 16 bits of the master; then a momentum for each, or a variance for each row and column.
+    EXPECT_EQ(block.bytes, muon ? 40'960 * 6 : 40'960 * 2 + (160 + 256 + 32) * 4);
+    EXPECT_EQ(block.exp_avg_sq, OptimizerLayout::kNone);
+    EXPECT_EQ(vector.bytes, muon ? 20'480 * 10 : 20'480 * 6);
+    EXPECT_EQ(update_workspace_bytes(plan.input) > 0, true);
+    PlanInput early = input, ranks = input;
+    early.update = UpdatePolicy::kInBackward;
+    EXPECT_EQ(compile_plan(early).error().code, ErrorCode::kConfig);
+    ranks.world_size = 2;
+    EXPECT_EQ(compile_plan(ranks).error().code, ErrorCode::kConfig);
+    PlanInput cube = input;
+    cube.model.units[2].tensors[0].shape = {16, 16, 160};
+    EXPECT_EQ(compile_plan(cube).ok(), muon);  // AdamW takes any shape
+  }
 }
 
 TEST(CompilePlan, AFrozenUnitHasWeightsAndNothingElse) {
