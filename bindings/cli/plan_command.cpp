@@ -47,6 +47,7 @@ Result<runtime::Plan> compile(const PlanJob& job) {
 
 Result<int> plan(const PlanArguments& arguments, bool json) {
   HEADRACE_TRY(PlanJob job, make_job(arguments));
+  HEADRACE_TRY(Compared compared, find_compared(job, arguments.compare));
   Result<runtime::Plan> compiled = compile(job);
   if (!compiled.ok() && compiled.error().code == ErrorCode::kDoesNotFit && job.ranks.world_size() > 1) {
     gather_units(job, 1);
@@ -68,7 +69,7 @@ Result<int> plan(const PlanArguments& arguments, bool json) {
   }
   const Prediction* const predicted = prediction.has_value() ? &*prediction : nullptr;
   HEADRACE_RETURN_IF_ERROR(write_pictures(arguments, predicted, *compiled));
-  HEADRACE_TRY(const Compared compared, compare(job, arguments.compare));
+  HEADRACE_RETURN_IF_ERROR(simulate_compared(job, compared));
   if (json) {
     std::string document = plan_json(*compiled, job.setup, predicted);
     if (!arguments.compare.empty()) document.insert(document.size() - 1, ",\"compare\":" + compare_json(compared, job));

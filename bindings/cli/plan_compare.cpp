@@ -54,7 +54,7 @@ std::string rules_text(const Compared& compared, const PlanJob& job, const runti
   for (const ComparedRules& rules : compared.rules) {
     const runtime::Comparison& other = rules.comparison;
     rows.push_back(row(
-        rules.name, tokens, other.step_seconds,
+        std::string(rules.rules.name), tokens, other.step_seconds,
         fmt::format("{:.3f} + {:.3f} + {:.3f} s", other.forward_seconds, other.backward_seconds, other.update_seconds),
         other.read_bytes, other.written_bytes, parameters, ours));
   }
@@ -62,10 +62,15 @@ std::string rules_text(const Compared& compared, const PlanJob& job, const runti
          format_table(rows);
 }
 
+runtime::PlanInput whole_input(const PlanJob& job) {
+  runtime::PlanInput input = job.input;
+  input.model = job.whole;
+  return input;
+}
+
 std::string zero_text(const PlanJob& job) {
   const int ranks = job.ranks.world_size();
-  runtime::PlanInput input = job.input;
-  if (!job.whole.units.empty()) input.model = job.whole;
+  const runtime::PlanInput input = whole_input(job);
   std::vector<std::vector<std::string>> rows{{"ZeRO stage", "weights", "gradients", "optimizer", "per rank", "saves"}};
   const double none = runtime::zero_memory(input, 0, ranks).total();
   const auto cell = [](double bytes) { return format_bytes(static_cast<Bytes>(bytes)); };
@@ -79,7 +84,7 @@ std::string zero_text(const PlanJob& job) {
 
 }  // namespace
 
-Result<Compared> compare(const PlanJob& job, const std::string& words) {
+Result<Compared> find_compared(const PlanJob& job, const std::string& words) {
   Compared compared;
   for (const std::string& word : split(words)) {
     if (word == kZeroStages) {
@@ -95,10 +100,16 @@ Result<Compared> compare(const PlanJob& job, const std::string& words) {
     if (!job.machine.has_value())
       return make_error(ErrorCode::kUsage, "--compare " + word + " needs the rates of a machine",
                         "--hardware FILE (a run writes its own as hardware.json)");
-    HEADRACE_TRY(const runtime::Comparison comparison, runtime::simulate_rules(*rules, job.input, *job.machine));
-    compared.rules.push_back({word, comparison});
+    compared.rules.push_back({*rules, {}});
   }
   return compared;
+}
+
+Result<void> simulate_compared(const PlanJob& job, Compared& compared) {
+  for (ComparedRules& rules : compared.rules) {
+    HEADRACE_TRY(rules.comparison, runtime::simulate_rules(rules.rules, job.input, *job.machine));
+  }
+  return {};
 }
 
 std::string compare_text(const Compared& compared, const PlanJob& job, const runtime::Plan& plan,
@@ -113,7 +124,7 @@ std::string compare_json(const Compared& compared, const PlanJob& job) {
   JsonArray array;
   for (const ComparedRules& rules : compared.rules) {
     JsonObject object;
-    object.add("rules", rules.name);
+    object.add("rules", rules.rules.name);
     object.add("step_seconds", rules.comparison.step_seconds);
     object.add("forward_seconds", rules.comparison.forward_seconds);
     object.add("backward_seconds", rules.comparison.backward_seconds);
@@ -123,8 +134,7 @@ std::string compare_json(const Compared& compared, const PlanJob& job) {
     array.add_raw(object.text());
   }
   if (!compared.zero_stages) return array.text();
-  runtime::PlanInput input = job.input;
-  if (!job.whole.units.empty()) input.model = job.whole;
+  const runtime::PlanInput input = whole_input(job);
   for (int stage = 0; stage <= 3; ++stage) {
     const runtime::ZeroMemory memory = runtime::zero_memory(input, stage, job.ranks.world_size());
     JsonObject object;

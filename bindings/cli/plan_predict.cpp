@@ -18,12 +18,8 @@ constexpr double kWorthSaying = 0.01;     // of the step
 constexpr std::size_t kSpokenAdvice = 2;  // the best ones
 constexpr double kSecondsPerDay = 86'400, kDaysPerYear = 365.25;
 
-// The plan of the same job with another budget; nothing where it does not compile (more memory than 64 bits count).
-Result<runtime::Simulation> with_budgets(const runtime::PlanInput& planned, const runtime::PlanInput& asked,
-                                         const runtime::Machine& machine) {
-  runtime::PlanInput input = asked;
-  input.host_budget = planned.host_budget;
-  input.device_budget = planned.device_budget;
+// The same job planned again; nothing where it does not compile (more memory than 64 bits count).
+Result<runtime::Simulation> planned_again(const runtime::PlanInput& input, const runtime::Machine& machine) {
   HEADRACE_TRY(runtime::Choice choice, runtime::choose_plan(input, machine));
   return std::move(choice.simulation);
 }
@@ -175,16 +171,13 @@ void add_advice(Prediction& prediction, const runtime::Plan& plan, const runtime
     variation.apply(rates);
     add(variation.what, runtime::simulate(plan, rates, machine.collectives));
   };
-  runtime::PlanInput more = plan.input;
-  more.host_budget += quarter_more(more.host_budget);
-  add(fmt::format("+{} host", format_bytes(more.host_budget - plan.input.host_budget)),
-      with_budgets(more, asked, machine));
-  if (plan.input.device_budget > 0) {
-    more = plan.input;
-    more.device_budget += quarter_more(more.device_budget);
-    add(fmt::format("+{} device", format_bytes(more.device_budget - plan.input.device_budget)),
-        with_budgets(more, asked, machine));
-  }
+  const auto enlarge = [&](const char* tier, Bytes runtime::PlanInput::*budget) {
+    runtime::PlanInput more = asked;
+    more.*budget += quarter_more(asked.*budget);
+    add(fmt::format("+{} {}", format_bytes(more.*budget - asked.*budget), tier), planned_again(more, machine));
+  };
+  enlarge("host", &runtime::PlanInput::host_budget);
+  if (asked.device_budget > 0) enlarge("device", &runtime::PlanInput::device_budget);
   if (plan.read_bytes_per_step + plan.write_bytes_per_step > 0) vary(kDisk);
   vary(machine.rates.has_device ? kHostCores : kCores);
   if (machine.rates.has_device) {

@@ -44,6 +44,8 @@ class PlanTest(JobCase):
         self.assertTrue(all(more["step_seconds"] > 0 for more in plan["advice"]))
         per_day = plan["nvme_write_bytes_per_step"] / plan["predicted_step_seconds"] * 86400
         self.assertAlmostEqual(plan["drive_life_days"], 1e15 / per_day, delta=plan["drive_life_days"] * 1e-9)
+        asked = self.document("job.json", "memory.host=300MiB", "--hardware", "rates.json")
+        self.assertEqual(asked["memory"]["host"]["budget_bytes"], 300 << 20)
         again = self.document("job.json", "--hardware", "rates.json")
         self.assertEqual(plan["predicted_step_seconds"], again["predicted_step_seconds"])
 
@@ -87,8 +89,9 @@ class PlanTest(JobCase):
                          "zero-infinity,greedysnake,zero-stages", "data.sequence_length=512").out
         for word in ("zero-infinity", "greedysnake", "ZeRO stage", "per rank"):
             self.assertIn(word, text)
-        wrong = self.plan("job.json", "--hardware", "rates.json", "--compare", "zero-infinty", expect=2)
+        wrong = self.plan("job.json", "--hardware", "rates.json", "--compare", "zero-infinty", "--html", "page.html", expect=2)
         self.assertIn("zero-infinity", wrong.err)
+        self.assertFalse((self.folder / "page.html").exists())  # refused before anything is planned
 
     def test_bad_hardware_is_refused_with_its_key(self):
         for change, word in (({"cores": 0}, "cores"), ({"speed": 1}, "speed"), ({"version": 2}, "version"),
@@ -97,6 +100,7 @@ class PlanTest(JobCase):
             outcome = self.plan("job.json", "--hardware", "bad.json", expect=3)
             self.assertIn(word, outcome.err)
         self.assertIn("--hardware", self.plan("job.json", "--nodes", "2", expect=2).err)
+        self.train(f"headrace.hardware={EXAMPLES / 'gh200.json'}", expect=3)
         self.plan("--preset", "llama-8b", "--hardware", EXAMPLES / "workstation-4090-1nvme.json", "--ranks-per-node", "3", expect=3)
 
     def test_what_does_not_fit_elsewhere_names_the_smallest_budget(self):
