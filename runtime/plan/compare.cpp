@@ -13,8 +13,6 @@ namespace {
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
 constexpr double kWeightBytes = 2;  // a 16-bit copy, in all of these systems
-// So many units' weights have room beside each other: the one that computes and the one that comes.
-constexpr std::size_t kWeightsAhead = 2;
 
 constexpr Rules rules_named(std::string_view name) {
   Rules rules;
@@ -74,13 +72,13 @@ class Script {
   }
 
   Plan write() {
-    const std::int32_t rounds = rules_.vertical ? 1 : input_.micro_batches;
-    const auto units = static_cast<UnitId>(input_.model.units.size());
-    for (std::int32_t round = 0; round < rounds; ++round) {
-      for (UnitId u = 0; u < units; ++u)
-        if (!input_.model.units[at(u)].fused_loss) visit(u, Pass::kForward, round);
-      forward_end_ = last_compute_;
-      for (UnitId u = units - 1; u >= 0; --u) visit(u, Pass::kBackward, round);
+    const std::vector<Visit> visits = all_visits();
+    OperationId ready = fetch(visits.front());
+    for (std::size_t i = 0; i < visits.size(); ++i) {
+      // The next unit's weights are asked for before this one's update, which would keep the one queue busy.
+      const OperationId next = i + 1 < visits.size() ? fetch(visits[i + 1]) : -1;
+      visit(visits[i], ready);
+      ready = next;
     }
     if (rules_.update == UpdateRule::kAfterBackward) update_phase();
     for (const Operation& op : plan_.operations) {
@@ -94,6 +92,12 @@ class Script {
   [[nodiscard]] OperationId backward_end() const noexcept { return last_compute_; }
 
  private:
+  struct Visit {
+    UnitId unit;
+    Pass pass;
+    std::int32_t round;
+  };
+
   static bool is_read(OperationKind kind) {
     return kind == OperationKind::kReadWeights || kind == OperationKind::kReadState;
   }
@@ -138,15 +142,32 @@ class Script {
     barrier_ = add(OperationKind::kNorm, Lane::kCpuOptimizer, -1, 0, all);
   }
 
-  void visit(UnitId unit, Pass pass, std::int32_t round) {
-    const bool backward = pass == Pass::kBackward;
-    OperationId ready = -1;
-    if (rules_.weights_on_nvme && elements(unit) > 0) {
-      // Its buffer is free when the computation before the last is done.
-      const OperationId free = visits_.size() >= kWeightsAhead ? visits_[visits_.size() - kWeightsAhead] : -1;
-      ready = move(OperationKind::kReadWeights, unit, kWeightBytes * elements(unit), {free});
+  [[nodiscard]] std::vector<Visit> all_visits() const {
+    std::vector<Visit> visits;
+    const std::int32_t rounds = rules_.vertical ? 1 : input_.micro_batches;
+    const auto units = static_cast<UnitId>(input_.model.units.size());
+    for (std::int32_t round = 0; round < rounds; ++round) {
+      for (UnitId u = 0; u < units; ++u)
+        if (!input_.model.units[at(u)].fused_loss) visits.push_back({u, Pass::kForward, round});
+      for (UnitId u = units - 1; u >= 0; --u) visits.push_back({u, Pass::kBackward, round});
     }
-    if (elements(unit) > 0 && !rules_.weights_on_device) ready = copy(unit, ready);
+    return visits;
+  }
+
+  // Brings the unit's weights; the operation after which it can compute, or -1.
+  OperationId fetch(const Visit& visit) {
+    const UnitId unit = visit.unit;
+    if (elements(unit) <= 0) return -1;
+    OperationId ready = -1;
+    // Two units' weights have room: the one that computes next and this one, once the last computation is done.
+    if (rules_.weights_on_nvme)
+      ready = move(OperationKind::kReadWeights, unit, kWeightBytes * elements(unit), {last_compute_});
+    return rules_.weights_on_device ? ready : copy(unit, ready);
+  }
+
+  void visit(const Visit& visit, OperationId ready) {
+    const auto [unit, pass, round] = visit;
+    const bool backward = pass == Pass::kBackward;
     if (rules_.update == UpdateRule::kSplit && !backward) update(unit, 0, delayed_[at(unit)], {});
     const std::int32_t times = rules_.vertical ? input_.micro_batches : 1;
     for (std::int32_t m = 0; m < times; ++m) {
@@ -158,7 +179,7 @@ class Script {
       op.group = rules_.vertical ? 0 : round;
       op.recompute = backward && !input_.model.units[at(unit)].fused_loss;
     }
-    visits_.push_back(last_compute_);
+    if (!backward) forward_end_ = last_compute_;
     if (backward) gradient(unit, round);
     wait_for_all();
   }
@@ -209,7 +230,7 @@ class Script {
   const PlanInput& input_;
   Plan plan_;
   std::vector<std::int64_t> delayed_;  // per unit: its first tiles, updated in the next forward pass
-  std::vector<OperationId> since_barrier_, visits_;
+  std::vector<OperationId> since_barrier_;
   OperationId barrier_ = -1, last_compute_ = -1, forward_end_ = -1, last_update_write_ = -1;
 };
 

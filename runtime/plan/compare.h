@@ -30,7 +30,7 @@ struct Rules {
   UpdateRule update = UpdateRule::kAfterBackward;
   double delayed = 0;
   bool reads_and_writes_overlap = true;
-  bool waits_per_unit = false;  // nothing of the next unit begins before all of this one is done
+  bool waits_per_unit = false;  // nothing of the next unit but its weights begins before all of this one is done
 };
 
 // "zero-infinity", "zero-infinity-optimizer" (only optimizer and gradients on NVMe), "greedysnake", "lohan",

@@ -349,6 +349,19 @@ TEST(Rules, UpdateEveryParameterOnce) {
   }
 }
 
+// One queue serves both directions, so the next unit's weights must be in it before this unit's update.
+TEST(Rules, UpdateBesideTheComputationOfTheNextUnit) {
+  PlanInput input = make_input(make_transformer({16, 8'192, 819'200, 8'192}));
+  for (UnitInfo& unit : input.model.units) unit.forward_flops = 1e12;
+  const Result<Machine> machine = machine_for(example("workstation-4090-4nvme.json"), input, {});
+  ASSERT_TRUE(machine.ok());
+  double products = 0;
+  for (std::size_t u = 0; u < input.model.units.size(); ++u)
+    products += 2 * machine->rates.forward_seconds[u] + machine->rates.backward_seconds[u];
+  const Comparison hidden = *simulate_rules(*find_rules("lohan"), input, *machine);
+  EXPECT_LT(hidden.step_seconds, 1.02 * products);
+}
+
 TEST(Rules, AreSlowerWhereTheyWaitMore) {
   PlanInput input = make_input(make_transformer({8, 8'192, 819'200, 8'192}));
   input.micro_batches = 8;
