@@ -18,6 +18,7 @@
 
 #include "core/dtype.h"
 #include "cpu_adam/format_state.h"
+#include "perf/adam_ports.h"
 #include "perf/memory_ceiling.h"
 
 namespace headrace::cpu_adam {
@@ -172,6 +173,8 @@ struct Options {
   std::string json;
   std::string commit = "unknown";
   bool all = false;
+  int threads = 0;  // > 0: the best target on so many, and no other
+  double clock_hz = 0;
 };
 
 nlohmann::json report(const std::string& name, const std::vector<double>& rates, const std::vector<double>& ceilings) {
@@ -194,9 +197,41 @@ std::string label(const Format& f, Target target, int threads) {
          (threads == 1 ? " thread" : " threads");
 }
 
+// Nanoseconds for an element that the ports of one core need; 0 for the scalar loop.
+double ports_ns(const Format& f, Target target, double clock_hz, nlohmann::json& entry) {
+  if (target == Target::kScalar || clock_hz <= 0) return 0;
+  const perf::PortMix mix = perf::count_adamw(f.format, f.weights, f.gradient, target);
+  const double ns = mix.cycles() / clock_hz * 1e9;
+  entry["ports"] = {{"model", perf::kPortModel},
+                    {"clock_hz", clock_hz},
+                    {"divides", mix.divides},
+                    {"roots", mix.roots},
+                    {"arithmetic", mix.arithmetic},
+                    {"bound", mix.bound},
+                    {"shuffles", mix.shuffles},
+                    {"loads", mix.loads},
+                    {"stores", mix.stores},
+                    {"divider_cycles", mix.divider_cycles},
+                    {"vector_cycles", mix.vector_cycles},
+                    {"shuffle_cycles", mix.shuffle_cycles},
+                    {"memory_cycles", mix.memory_cycles}};
+  return ns;
+}
+
+// Adds what time the ports need to the entry, and how far the measured time is from the larger limit.
+void add_limits(const Format& f, Target target, int threads, double clock_hz, nlohmann::json& entry) {
+  const double ports = ports_ns(f, target, clock_hz, entry) / threads;
+  const double memory = entry["ceiling"].is_null() ? 0 : 1e9 / entry["ceiling"].get<double>();
+  if (ports <= 0) return;
+  entry["ports_ns"] = ports;
+  entry["time_over_limit"] = 1e9 / entry["value"].get<double>() / std::max(ports, memory);
+  std::fprintf(stderr, "  ports %.3f ns, memory %.3f ns: %.2f of the larger\n", ports, memory,
+               entry["time_over_limit"].get<double>());
+}
+
 // The loop alone: a working set that the second-level cache holds. A sample is the fastest of slices that are shorter
 // than a turn of the scheduler, so that other programs do not count.
-nlohmann::json measure_in_cache(const Format& f, Target target, int samples) {
+nlohmann::json measure_in_cache(const Format& f, Target target, const Options& options) {
   constexpr std::int64_t kElements = 16384;
   constexpr int kSlices = 25;
   constexpr int kRounds = 20;
@@ -204,7 +239,7 @@ nlohmann::json measure_in_cache(const Format& f, Target target, int samples) {
   fill(data, f, 0);
   const AdamWArrays arrays = arrays_of(data, f);
   std::vector<double> rates;
-  for (int s = 0; s < samples; ++s) {
+  for (int s = 0; s < options.samples; ++s) {
     double seconds = INFINITY;
     for (int slice = 0; slice < kSlices; ++slice) {
       seconds = std::min(seconds, seconds_of([&] {
@@ -213,7 +248,9 @@ nlohmann::json measure_in_cache(const Format& f, Target target, int samples) {
     }
     rates.push_back(kElements * kRounds / seconds);
   }
-  return report(label(f, target, 1) + ", in cache", rates, {});
+  nlohmann::json entry = report(label(f, target, 1) + ", in cache", rates, {});
+  add_limits(f, target, 1, options.clock_hz, entry);
+  return entry;
 }
 
 nlohmann::json measure_update(const Data& data, const Format& f, Target target, int threads, const Options& options) {
@@ -238,6 +275,7 @@ nlohmann::json measure_update(const Data& data, const Format& f, Target target, 
     std::exit(1);
   }
   nlohmann::json entry = report(label(f, target, threads), rates, ceilings);
+  add_limits(f, target, threads, options.clock_hz, entry);
   const double bytes = bytes_per_element(streams, f);
   entry["bytes_per_parameter"] = bytes;
   entry["bytes_per_s"] = median(rates) * bytes;
@@ -313,34 +351,40 @@ Options parse(int argc, char** argv) {
       options.samples = std::atoi(argv[++i]);
     } else if (i + 1 < argc && word == "--json") {
       options.json = argv[++i];
+    } else if (i + 1 < argc && word == "--threads") {
+      options.threads = std::atoi(argv[++i]);
     } else if (i + 1 < argc && word == "--commit") {
       options.commit = argv[++i];
     } else {
       std::fprintf(stderr,
-                   "usage: perf_adam [--elements N] [--samples N] [--all] [--json FILE] [--commit NAME]\n"
-                   "  --all: also the scalar loop, and the slower SIMD targets on several threads\n");
+                   "usage: perf_adam [--elements N] [--samples N] [--all | --threads N] [--json FILE] [--commit NAME]\n"
+                   "  --all: also the scalar loop, and the slower SIMD targets on several threads\n"
+                   "  --threads: the best target on so many threads, and no other\n");
       std::exit(2);
     }
   }
-  if (options.elements < 4096 || options.samples < 1) {
-    std::fprintf(stderr, "perf_adam: --elements must be at least 4096 and --samples at least 1\n");
+  if (options.elements < 4096 || options.samples < 1 || options.threads < 0) {
+    std::fprintf(stderr, "perf_adam: --elements must be at least 4096, --samples at least 1, --threads at least 0\n");
     std::exit(2);
   }
   options.elements = round_up(options.elements, 4096);
   return options;
 }
 
-int run(const Options& options) {
+int run(Options options) {
+  options.clock_hz = perf::measure_clock();
   const Data data(options.elements);
   nlohmann::json results = nlohmann::json::array();
   const int cpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   std::vector<int> thread_counts = {1};
   if (cpus > 1) thread_counts.push_back(2);
   if (cpus > 2) thread_counts.push_back(cpus);
+  if (options.threads > 0) thread_counts = {options.threads};
   for (const Format& f : kFormats) {
     for (const Target target : {Target::kAvx512, Target::kAvx2, Target::kScalar}) {
       if (!target_available(target) || (!options.all && target < Target::kAvx2)) continue;
-      results.push_back(measure_in_cache(f, target, options.samples));
+      if (options.threads > 0 && target != best_target()) continue;
+      results.push_back(measure_in_cache(f, target, options));
       for (const int threads : thread_counts) {
         if (!options.all && threads > 1 && target != best_target()) continue;
         results.push_back(measure_update(data, f, target, threads, options));
