@@ -35,7 +35,8 @@ void Summary::add(const models::StepReport& report, models::Trainer& trainer) {
   clipped_ += outcome.clip_factor < 1 ? 1 : 0;
   seconds_ += outcome.seconds;
   for (std::size_t i = 0; i < busy_.size(); ++i) busy_[i] += outcome.lane_busy[i];
-  for (const auto& [cause, seconds] : runtime::lost_seconds(trainer.plan().operations, trainer.engine().last_times()))
+  for (const auto& [cause, seconds] :
+       runtime::lost_seconds(trainer.engine().last_operations(), trainer.engine().last_times()))
     lost_[cause] += seconds;
   read_bytes_ += outcome.nvme_read_bytes;
   write_bytes_ += outcome.nvme_write_bytes;

@@ -191,6 +191,7 @@ std::string command_again(const TrainArguments& arguments) {
 
 Result<int> finish(models::Trainer& trainer, const TrainArguments& arguments, const Ending& ending, bool json,
                    Screen& screen, Summary& summary) {
+  HEADRACE_RETURN_IF_ERROR(trainer.drain());
   const bool done = trainer.is_done();
   if (done && trainer.has_validation() && summary.steps() > 0) {
     HEADRACE_TRY(const double loss, trainer.evaluate());

@@ -35,6 +35,15 @@ Home home_of(OffloadDevice device) {
   return Home::kDevice;
 }
 
+runtime::UpdatePolicy policy_of(config::UpdatePolicy update) {
+  switch (update) {
+    case config::UpdatePolicy::kAfterBackward: return runtime::UpdatePolicy::kAfterBackward;
+    case config::UpdatePolicy::kInBackward: return runtime::UpdatePolicy::kInBackward;
+    case config::UpdatePolicy::kIntoForward: return runtime::UpdatePolicy::kIntoForward;
+  }
+  return runtime::UpdatePolicy::kAfterBackward;
+}
+
 // Of weights and optimizer; a parameter of some formats takes no whole number of bytes.
 Bytes bytes_per_quantum(const runtime::PlanInput& input) {
   return kTileQuantum * dtype_bytes(input.weights_dtype) + runtime::optimizer_layout(input, kTileQuantum).bytes;
@@ -75,9 +84,7 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
                             ? runtime::ActivationPolicy::kKeep
                             : runtime::ActivationPolicy::kRecompute;
   if (!run.schedule.update.is_auto()) {
-    input.update = run.schedule.update.value() == config::UpdatePolicy::kInBackward
-                       ? runtime::UpdatePolicy::kInBackward
-                       : runtime::UpdatePolicy::kAfterBackward;
+    input.update = policy_of(run.schedule.update.value());
   } else if (run.slots == 2 && cpu_adam::is_elementwise(input.optimizer)) {
     input.update = runtime::UpdatePolicy::kAuto;
   }

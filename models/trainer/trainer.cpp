@@ -40,9 +40,10 @@ Result<void> Trainer::load_batch(std::uint64_t first_sample) {
                        inputs_, labels_);
 }
 
-Result<runtime::StepSettings> Trainer::next_settings(StepReport& report) {
+Result<runtime::StepSettings> Trainer::next_settings(const std::shared_ptr<StepReport>& shared) {
+  StepReport& report = *shared;
   const config::RunConfig& run = options_.setup.config.run;
-  const runtime::StepRecord& done = engine_->committed();
+  const runtime::StepRecord& done = engine_->finished();
   HEADRACE_RETURN_IF_ERROR(load_batch(done.samples_consumed));
   report.tokens = std::count_if(labels_.begin(), labels_.end(), [](std::int32_t label) { return label != -100; });
   const double scale = loss_scaler_.has_value() ? loss_scaler_->scale() : 1.0;
@@ -62,10 +63,10 @@ Result<runtime::StepSettings> Trainer::next_settings(StepReport& report) {
   settings.samples_consumed =
       done.samples_consumed + static_cast<std::uint64_t>(run.batch.micro_batch_size * run.batch.accumulation_steps);
   settings.inject_nan = injection_.nan_at(settings.step);
-  settings.metrics_row = [this, &report](const runtime::StepOutcome& outcome) {
-    report.outcome = outcome;
-    finish_report(report);
-    return metrics_row(report);
+  settings.metrics_row = [this, shared](const runtime::StepOutcome& outcome) {
+    shared->outcome = outcome;
+    finish_report(*shared);
+    return metrics_row(*shared);
   };
   return settings;
 }
@@ -91,50 +92,65 @@ Result<void> Trainer::compute_step(StepReport& report) {
 }
 
 Result<StepReport> Trainer::step() {
-  StepReport report;
+  const auto report = std::make_shared<StepReport>();
   HEADRACE_TRY(const runtime::StepSettings settings, next_settings(report));
   HEADRACE_RETURN_IF_ERROR(engine_->begin_step(settings));
-  const Result<void> computed = compute_step(report);
-  HEADRACE_TRY(report.outcome, engine_->finish_step());
+  const Result<void> computed = compute_step(*report);
+  HEADRACE_TRY(report->outcome, engine_->finish_step());
   HEADRACE_CHECK(computed.ok(), "a step that failed in the driver failed in the engine");
-  finish_report(report);
-  HEADRACE_RETURN_IF_ERROR(folder_->append_metrics(metrics_row_committed(report)));
-  if (options_.trace) {
-    trace_.push_back(runtime::trace_events(engine_->plan().operations, engine_->last_times(), trace_clock_us_));
-    trace_clock_us_ += engine_->last_times().seconds * 1e6;
-    const runtime::RunTimes& redo = engine_->last_redo_times();
-    if (!redo.spans.empty()) {
-      trace_.push_back(runtime::trace_events(engine_->plan().redo_operations, redo, trace_clock_us_));
-      trace_clock_us_ += redo.seconds * 1e6;
-    }
-  }
+  finish_report(*report);
+  HEADRACE_RETURN_IF_ERROR(append_committed());  // of the step before, where updates are left to the next one
+  report_ = report;
+  if (report->outcome.skipped || is_done() || evaluation_due()) HEADRACE_RETURN_IF_ERROR(engine_->drain());
+  HEADRACE_RETURN_IF_ERROR(append_committed());
+  if (options_.trace) keep_trace();
   const config::RunConfig& run = options_.setup.config.run;
   const bool hopeless = !loss_scaler_.has_value() || loss_scaler_->exhausted();
-  if (report.outcome.skipped && hopeless &&
-      report.skipped_in_a_row >= static_cast<std::uint64_t>(run.max_skipped_in_a_row))
+  if (report->outcome.skipped && hopeless &&
+      report->skipped_in_a_row >= static_cast<std::uint64_t>(run.max_skipped_in_a_row))
     return make_error(
         ErrorCode::kNumeric,
         fmt::format("{} steps in a row had gradients that are not finite; in step {} {} elements, the first in {}",
-                    report.skipped_in_a_row, report.outcome.step, report.outcome.non_finite,
-                    report.outcome.non_finite_tensor),
+                    report->skipped_in_a_row, report->outcome.step, report->outcome.non_finite,
+                    report->outcome.non_finite_tensor),
         "the weights are those of the last good step; lower the learning rate, or look at the data of these steps");
-  return report;
+  return *report;
 }
 
-// The row that the commit record carries, so that the file and the record never differ.
-std::string Trainer::metrics_row_committed(const StepReport& report) const {
-  const std::string& row = engine_->committed().metrics_row;
-  return row.empty() ? metrics_row(report) : row;
+Result<void> Trainer::drain() {
+  HEADRACE_RETURN_IF_ERROR(engine_->drain());
+  return append_committed();
+}
+
+void Trainer::keep_trace() {
+  const auto keep = [&](const std::vector<Operation>& operations, const runtime::RunTimes& times) {
+    if (times.spans.empty()) return;
+    trace_.push_back(runtime::trace_events(operations, times, trace_clock_us_));
+    trace_clock_us_ += times.seconds * 1e6;
+  };
+  keep(engine_->last_operations(), engine_->last_times());
+  keep(engine_->last_redo_operations(), engine_->last_redo_times());
+}
+
+// The row that the commit record carries, so that the file and the record never differ. Before anything else is
+// committed: a start after a kill can add one row, that of the last record.
+Result<void> Trainer::append_committed() {
+  const runtime::StepRecord& record = engine_->committed();
+  if (record.step == rows_written_) return {};
+  rows_written_ = record.step;
+  return folder_->append_metrics(record.metrics_row);
 }
 
 void Trainer::finish_report(StepReport& report) const {
   report.tokens_per_second =
       report.outcome.seconds > 0 ? static_cast<double>(report.tokens) / report.outcome.seconds : 0;
-  report.bound_ratio = bound_.seconds() > 0 ? report.outcome.seconds / bound_.seconds() : 0;
+  const double bound =
+      (report.outcome.fresh ? start_bound_ : bound_).seconds() + (report.outcome.drained ? drain_bound_.seconds() : 0);
+  report.bound_ratio = bound > 0 ? report.outcome.seconds / bound : 0;
   report.bound_lane = bound_.resource();
   const auto memory = process_memory();
   if (memory.ok()) report.peak_rss_bytes = memory->peak_resident + memory->huge_pages;
-  report.skipped_in_a_row = engine_->committed().skipped_in_a_row;
+  report.skipped_in_a_row = engine_->finished().skipped_in_a_row;
 }
 
 std::string Trainer::metrics_row(const StepReport& report) const {
@@ -163,6 +179,7 @@ std::string Trainer::metrics_row(const StepReport& report) const {
   row.add("skipped", outcome.skipped);
   row.add("early", outcome.early);
   row.add("redone", outcome.redone);
+  row.add("drained", outcome.drained);
   if (loss_scaler_.has_value()) row.add("loss_scale", loss_scaler_->scale());
   return row.text();
 }
@@ -174,6 +191,7 @@ bool Trainer::evaluation_due() const noexcept {
 
 Result<double> Trainer::evaluate() {
   HEADRACE_CHECK(validation_ != nullptr, "there is validation data");
+  HEADRACE_RETURN_IF_ERROR(drain());
   const config::RunConfig& run = options_.setup.config.run;
   const auto per_pass =
       static_cast<std::int64_t>(engine_->plan().input.eval_micro_batches) * run.batch.micro_batch_size;
@@ -218,6 +236,7 @@ Result<double> Trainer::evaluate() {
 }
 
 Result<std::uint64_t> Trainer::digest() {
+  HEADRACE_RETURN_IF_ERROR(drain());
   return runtime::state_digest([&](const runtime::StateVisitor& visit) { return engine_->visit_state(visit); });
 }
 

@@ -54,7 +54,7 @@ class Trainer {
   [[nodiscard]] const std::string& run_id() const noexcept { return run_id_; }
   [[nodiscard]] const RunFolder& folder() const noexcept { return *folder_; }
   [[nodiscard]] bool resumed() const noexcept { return resumed_; }
-  [[nodiscard]] std::uint64_t step_done() const noexcept { return engine_->committed().step; }
+  [[nodiscard]] std::uint64_t step_done() const noexcept { return engine_->finished().step; }
   [[nodiscard]] std::uint64_t last_step() const noexcept {
     return static_cast<std::uint64_t>(options_.setup.config.run.steps);
   }
@@ -64,8 +64,12 @@ class Trainer {
   [[nodiscard]] const Model& model() const noexcept { return *model_; }
   [[nodiscard]] std::vector<std::string> notes() const { return notes_; }  // lines for the start of the run
 
-  // The next step, its row in metrics.jsonl included. kNumeric after max_skipped_in_a_row skipped steps.
+  // The next step, its row in metrics.jsonl included; where its updates are left to the next step, so is its row.
+  // kNumeric after max_skipped_in_a_row skipped steps.
   [[nodiscard]] Result<StepReport> step();
+  // Makes updates that the last step has left, and commits it: before the run ends, whyever it does. What reads the
+  // state (an evaluation, an export, a digest) does it by itself.
+  [[nodiscard]] Result<void> drain();
   [[nodiscard]] bool has_validation() const noexcept { return validation_ != nullptr; }
   // Mean loss per token over the validation part (or eval.samples of it); adds a row to metrics.jsonl.
   [[nodiscard]] Result<double> evaluate();
@@ -85,14 +89,16 @@ class Trainer {
   [[nodiscard]] Result<std::optional<RunIdentity>> find_run();
   [[nodiscard]] Result<void> start_run(runtime::Plan plan, const std::optional<RunIdentity>& earlier);
   [[nodiscard]] Result<void> find_rates(const std::vector<std::string>& nvme_paths);
+  void find_bounds();
   [[nodiscard]] Result<void> initialise_state();
   void note_other_runs(const std::vector<std::string>& paths);
   [[nodiscard]] Result<void> load_batch(std::uint64_t first_sample);
-  [[nodiscard]] Result<runtime::StepSettings> next_settings(StepReport& report);
+  [[nodiscard]] Result<runtime::StepSettings> next_settings(const std::shared_ptr<StepReport>& shared);
   [[nodiscard]] Result<void> compute_step(StepReport& report);
   [[nodiscard]] MicroBatch micro_batch(std::int32_t index) const;
   [[nodiscard]] std::string metrics_row(const StepReport& report) const;
-  [[nodiscard]] std::string metrics_row_committed(const StepReport& report) const;
+  [[nodiscard]] Result<void> append_committed();
+  void keep_trace();
   void finish_report(StepReport& report) const;
 
   TrainerOptions options_;
@@ -106,10 +112,12 @@ class Trainer {
   std::optional<runtime::LossScaler> loss_scaler_;
   Injection injection_;
   runtime::Rates rates_;
-  runtime::Bound bound_;
+  runtime::Bound bound_, start_bound_, drain_bound_;  // of a step; of one with nothing pending; of a drain
   std::vector<std::int32_t> inputs_, labels_;  // of the step's micro-batches, [micro_batches, micro_batch_size · T]
   float gradient_scale_ = 1;
   std::vector<std::string> notes_;
+  std::shared_ptr<StepReport> report_;  // of the last step: its row may be made in the next one
+  std::uint64_t rows_written_ = 0;      // the step of the last one
   std::vector<std::string> trace_;
   double trace_clock_us_ = 0;
 };

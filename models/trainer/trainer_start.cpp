@@ -256,7 +256,7 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
   HEADRACE_RETURN_IF_ERROR(load_batch(0));
   gradient_scale_ = 1.0F;
   HEADRACE_RETURN_IF_ERROR(find_rates(engine_options.nvme_paths));
-  bound_ = runtime::bound_of(engine_->plan(), rates_);
+  find_bounds();
   if (resumed_) {
     if (engine_options.nvme_paths != earlier->nvme_paths) {  // moved, and found where the config says
       RunIdentity moved = *earlier;
@@ -264,6 +264,7 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
       HEADRACE_RETURN_IF_ERROR(folder_->write_identity(moved));
     }
     HEADRACE_RETURN_IF_ERROR(folder_->repair_metrics(engine_->committed().step, engine_->committed().metrics_row));
+    rows_written_ = engine_->committed().step;
     if (loss_scaler_.has_value() && engine_->committed().step > 0) loss_scaler_->restore(engine_->committed());
   } else {
     HEADRACE_TRY(const std::string data, identify_data(setup.train_data.path));
@@ -286,6 +287,22 @@ Result<void> Trainer::find_rates(const std::vector<std::string>& nvme_paths) {
   HEADRACE_TRY(rates_, measure_rates(*engine_, *model_, *parallel_, micro_batch(0)));
   return write_file_atomically(join_path(folder_->path(), "hardware.json"),
                                format_hardware(rates_, engine_->plan().input, nvme_paths) + "\n");
+}
+
+void Trainer::find_bounds() {
+  const runtime::Plan& plan = engine_->plan();
+  bound_ = runtime::bound_of(plan, rates_);
+  const auto bound_of_list = [&](const std::vector<runtime::Operation>& operations, Bytes read, Bytes written) {
+    runtime::Plan part;  // as much of the plan as its bound depends on
+    part.input = plan.input;
+    part.operations = operations;
+    part.read_bytes_per_step = read;
+    part.write_bytes_per_step = written;
+    return runtime::bound_of(part, rates_);
+  };
+  if (plan.start_operations.empty()) return;
+  start_bound_ = bound_of_list(plan.start_operations, plan.start_read_bytes, plan.start_write_bytes);
+  drain_bound_ = bound_of_list(plan.drain_operations, plan.drain_read_bytes, plan.drain_write_bytes);
 }
 
 Result<void> Trainer::initialise_state() {
@@ -322,6 +339,7 @@ void Trainer::note_other_runs(const std::vector<std::string>& paths) {
 }
 
 Result<void> Trainer::export_weights(const std::string& folder) {
+  HEADRACE_RETURN_IF_ERROR(drain());
   runtime::WeightsReader reader = engine_->weights_reader();
   return export_weights_to(folder, options_.setup.model, model_->info(), engine_->plan().input.weights_dtype, reader);
 }

@@ -121,6 +121,10 @@ Result<void> check_whole_tensors(const Draft& draft, const Settings& settings, O
   if (!update.is_auto() && update.value() == UpdatePolicy::kInBackward)
     return settings.fail("headrace.schedule.update", fmt::format("an early update of {} could not be taken back", name),
                          "use \"after_backward\"");
+  if (!update.is_auto() && update.value() == UpdatePolicy::kIntoForward)
+    return settings.fail("headrace.schedule.update",
+                         fmt::format("an update of {} takes all cores and is not made beside the forward pass", name),
+                         "use \"after_backward\"");
   if (draft.run.batch.world_size > 1)
     return settings.fail(
         "optimizer.type",

@@ -80,12 +80,13 @@ void add_schedule(FieldTable& table, ScheduleConfig& schedule) {
       table
           .add("headrace.schedule.update", T::kChoice, "\"auto\"",
                "When the optimizer runs: in_backward updates a unit as soon as its gradient is complete, and does it "
-               "again from the old state where the norm then says clip or skip. The weights are the same. auto is "
+               "again from the old state where the norm then says clip or skip; into_forward leaves the updates to "
+               "the next step, each just before its unit's first use there. The weights are the same. auto is "
                "in_backward where it hides NVMe traffic and fits.")
           .may_change();
-  update.to(schedule.update,
-            {{"after_backward", UpdatePolicy::kAfterBackward}, {"in_backward", UpdatePolicy::kInBackward}});
-  update.later_choices = {"into_forward"};
+  update.to(schedule.update, {{"after_backward", UpdatePolicy::kAfterBackward},
+                              {"in_backward", UpdatePolicy::kInBackward},
+                              {"into_forward", UpdatePolicy::kIntoForward}});
   Field& activations =
       table
           .add("headrace.schedule.activations", T::kChoice, "\"auto\"",

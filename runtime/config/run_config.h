@@ -38,7 +38,7 @@ enum class WarmupType : std::uint8_t { kLog, kLinear };
 enum class SchedulerType : std::uint8_t { kNone, kWarmup, kWarmupDecay, kWarmupCosine };
 using cpu_adam::StateFormat;
 enum class Durability : std::uint8_t { kProcess, kPower };
-enum class UpdatePolicy : std::uint8_t { kAfterBackward, kInBackward };
+enum class UpdatePolicy : std::uint8_t { kAfterBackward, kInBackward, kIntoForward };
 enum class ActivationPolicy : std::uint8_t { kKeep, kRecompute };
 enum class IoBackendKind : std::uint8_t { kUring, kLibaio, kThreads };
 enum class IoMode : std::uint8_t { kDirect, kBuffered };

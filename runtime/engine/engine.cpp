@@ -28,13 +28,6 @@ io::VolumeCounters operator+(io::VolumeCounters a, const io::VolumeCounters& b) 
   return a;
 }
 
-io::VolumeCounters counters_of(const std::unique_ptr<NvmeStore>& a, const std::unique_ptr<NvmeStore>& b) {
-  io::VolumeCounters sum;
-  if (a != nullptr) sum = sum + a->volumes().counters();
-  if (b != nullptr) sum = sum + b->volumes().counters();
-  return sum;
-}
-
 }  // namespace
 
 Engine::Engine(Plan plan, const EngineOptions& options)
@@ -44,6 +37,9 @@ Engine::Engine(Plan plan, const EngineOptions& options)
       step_schedule_(plan_.operations, &plan_),
       redo_schedule_(plan_.redo_operations, &plan_),
       eval_schedule_(plan_.eval_operations, &plan_),
+      start_schedule_(plan_.start_operations, &plan_),
+      drain_schedule_(plan_.drain_operations, &plan_),
+      operations_(&plan_.operations),
       speculation_(plan_.input) {}
 
 Engine::~Engine() {
@@ -156,17 +152,21 @@ Result<void> Engine::begin_step(const StepSettings& settings) {
   HEADRACE_RETURN_IF_ERROR(cpu_adam::validate(plan_.input.optimizer, settings.hyper));
   if (plan_.input.optimizer == cpu_adam::OptimizerKind::kMuon)
     HEADRACE_RETURN_IF_ERROR(cpu_adam::validate(cpu_adam::OptimizerKind::kAdamW, settings.hyper));
+  if (pending_ && pending_->outcome.skipped) HEADRACE_RETURN_IF_ERROR(drain());  // it has nothing but a record
   settings_ = settings;
+  updates_before_ = finished().optimizer_step;
   outcome_ = {};
   outcome_.step = settings.step;
-  counters_before_ = counters_of(nvme_, spill_);
+  counters_before_ = counters();
   in_eval_ = false;
   redo_follows_ = false;
   redo_times_ = {};
   HEADRACE_CHECK(!is_early() || plan_.input.can_clip || settings.clip_norm <= 0, "the plan can redo what it clips");
   gradient_scale_ = static_cast<float>(1 / settings.loss_scale);  // until the norm says otherwise
   speculation_.begin(is_early() && clip_history_.worthwhile());
-  executor_->begin(step_schedule_);
+  outcome_.fresh = is_delayed() && !pending_;
+  operations_ = outcome_.fresh ? &plan_.start_operations : &plan_.operations;
+  executor_->begin(outcome_.fresh ? start_schedule_ : step_schedule_);
   return {};
 }
 
@@ -175,11 +175,22 @@ Result<StepOutcome> Engine::finish_step() {
   if (redo_follows_) HEADRACE_RETURN_IF_ERROR(redo());
   clip_history_.add(!outcome_.skipped && outcome_.clip_factor < 1);
   collect_times(outcome_, times_);
+  if (is_delayed()) {
+    pending_.reset();  // the step has committed it
+    pending_ = Pending{settings_, outcome_, gradient_scale_, next_record()};
+  }
   return outcome_;
 }
 
+io::VolumeCounters Engine::counters() const noexcept {
+  io::VolumeCounters sum;
+  for (const NvmeStore* const store : {nvme_.get(), spill_.get()})
+    if (store != nullptr) sum = sum + store->volumes().counters();
+  return sum;
+}
+
 void Engine::collect_times(StepOutcome& outcome, const RunTimes& times) {
-  const io::VolumeCounters now = counters_of(nvme_, spill_);
+  const io::VolumeCounters now = counters();
   outcome.seconds = times.seconds + redo_times_.seconds;
   for (std::size_t lane = 0; lane < times.busy.size(); ++lane)
     outcome.lane_busy[lane] = times.busy[lane] + redo_times_.busy[lane];
@@ -189,6 +200,7 @@ void Engine::collect_times(StepOutcome& outcome, const RunTimes& times) {
 }
 
 Result<void> Engine::begin_eval() {
+  HEADRACE_RETURN_IF_ERROR(drain());
   in_eval_ = true;
   executor_->begin(eval_schedule_);
   return {};
@@ -202,7 +214,7 @@ Result<void> Engine::finish_eval() {
 
 Result<ComputeLease> Engine::acquire(UnitId unit, Pass pass, std::int32_t micro_batch) {
   HEADRACE_TRY(const OperationId id, executor_->acquire_next());
-  const Operation& operation = (in_eval_ ? plan_.eval_operations : plan_.operations)[static_cast<std::size_t>(id)];
+  const Operation& operation = (in_eval_ ? plan_.eval_operations : *operations_)[static_cast<std::size_t>(id)];
   if (operation.unit != unit || operation.pass != pass || operation.micro_batch != micro_batch) {
     const Error error =
         make_error(ErrorCode::kFailed, fmt::format("the driver asks for unit {} micro-batch {}, the plan has {} next",

@@ -9,10 +9,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "core/check.h"
 #include "core/host_slab.h"
 #include "core/result.h"
 #include "io/volume_set.h"
@@ -72,6 +74,10 @@ struct StepOutcome {
   bool skipped = false;
   bool early = false;   // tiles were updated while the backward pass went on
   bool redone = false;  // … and again, or all of them only then, with the factor that the norm gave
+  // Delayed updates. Times and bytes of a step are those of its own operations, the updates of the step before
+  // included.
+  bool fresh = false;    // there were none of a step before
+  bool drained = false;  // its own did not wait for the next step: they are in its times and bytes
   std::int64_t non_finite = 0;
   std::string non_finite_tensor;  // the first one
   double seconds = 0;
@@ -113,8 +119,11 @@ class Engine {
   void release(const ComputeLease& lease);
   // Where the plan puts the buffers of a compute operation; for measuring before the first step.
   [[nodiscard]] ComputeLease lease_of(OperationId id, const Operation& operation) noexcept;
-  // Waits for the update and the commit.
+  // Waits for the update and the commit. With delayed updates both are left to the next step, or to drain().
   [[nodiscard]] Result<StepOutcome> finish_step();
+  // Makes the updates that the last step has left, and commits it. An evaluation and visit_state() begin with it.
+  [[nodiscard]] Result<void> drain();
+  [[nodiscard]] bool has_pending() const noexcept { return pending_.has_value(); }
   // An evaluation pass over plan().input.eval_micro_batches micro-batches; acquire and release as in a step.
   [[nodiscard]] Result<void> begin_eval();
   [[nodiscard]] Result<void> finish_eval();
@@ -122,8 +131,14 @@ class Engine {
   [[nodiscard]] const Plan& plan() const noexcept { return plan_; }
   [[nodiscard]] bool durable() const noexcept;  // a restart finds the last committed step
   [[nodiscard]] const StepRecord& committed() const noexcept { return record_; }
+  // Counts and positions after the last step done, whether committed or not: what the next step goes on from.
+  [[nodiscard]] const StepRecord& finished() const noexcept { return pending_ ? pending_->record : record_; }
   [[nodiscard]] const RunTimes& last_times() const noexcept { return times_; }            // of the last step …
-  [[nodiscard]] const RunTimes& last_redo_times() const noexcept { return redo_times_; }  // … and of its redo
+  [[nodiscard]] const RunTimes& last_redo_times() const noexcept { return redo_times_; }  // … of its redo or drain …
+  [[nodiscard]] const std::vector<Operation>& last_operations() const noexcept { return *operations_; }  // … and lists
+  [[nodiscard]] const std::vector<Operation>& last_redo_operations() const noexcept {
+    return is_delayed() ? plan_.drain_operations : plan_.redo_operations;
+  }
   [[nodiscard]] NvmeStore* nvme_store() noexcept { return nvme_.get(); }
   [[nodiscard]] const StateUpdater& updater() const noexcept { return updater_; }
   [[nodiscard]] std::span<std::byte> host_memory() noexcept { return host_slab_.bytes(); }
@@ -132,7 +147,8 @@ class Engine {
   [[nodiscard]] std::string describe_storage() const;
 
   // See state_reader.h.
-  [[nodiscard]] WeightsReader weights_reader() noexcept {
+  [[nodiscard]] WeightsReader weights_reader() noexcept {  // with nothing pending
+    HEADRACE_CHECK(!has_pending(), "weights are read after drain()");
     return {plan_.input, store_of(StateStream::kWeights), record_.state_version};
   }
   [[nodiscard]] Result<void> visit_state(const StateVisitor& visit);
@@ -149,6 +165,13 @@ class Engine {
   [[nodiscard]] Result<std::vector<io::Ticket>> start_read(const Operation& operation, io::CompletionSink sink);
   [[nodiscard]] Result<std::vector<io::Ticket>> start_write(const Operation& operation, io::CompletionSink sink);
   [[nodiscard]] std::uint64_t spill_version(const Operation& operation, bool write) const;
+  // A step that is done but for its updates and its record.
+  struct Pending {
+    StepSettings settings;
+    StepOutcome outcome;
+    float gradient_scale = 1;
+    StepRecord record;  // without its row
+  };
   void gradient_out(const Operation& operation);
   void decide_update();
   // Early updates, in engine_early.cpp.
@@ -162,9 +185,18 @@ class Engine {
   [[nodiscard]] Result<void> redo();
   [[nodiscard]] Result<void> update(const Operation& operation);
   [[nodiscard]] Result<void> commit();
+  // Delayed updates, in engine_delayed.cpp.
+  [[nodiscard]] bool is_delayed() const noexcept { return plan_.input.update == UpdatePolicy::kIntoForward; }
+  [[nodiscard]] const StepSettings& update_settings() const noexcept {
+    return pending_ ? pending_->settings : settings_;
+  }
+  [[nodiscard]] Result<void> commit_pending();
+  [[nodiscard]] StepRecord next_record();
+  [[nodiscard]] Result<void> write_record(StepRecord record, bool updated);
   [[nodiscard]] std::byte* address(const BufferUse& use) noexcept;
   [[nodiscard]] std::byte* address_of(const Operation& operation, Role role) noexcept;
   [[nodiscard]] bool decays(const TensorInfo& tensor) const noexcept;
+  [[nodiscard]] io::VolumeCounters counters() const noexcept;  // of all stores
   void collect_times(StepOutcome& outcome, const RunTimes& times);
 
   Plan plan_;
@@ -175,9 +207,11 @@ class Engine {
   std::unique_ptr<HostStore> host_;   // state whose home is host memory
   StateUpdater updater_;
   Schedule step_schedule_, redo_schedule_, eval_schedule_;
-  StepRecord record_;      // the last committed step
-  StepSettings settings_;  // of the running step
-  StepOutcome outcome_;    // of the running step; the update's fields are written by kNorm
+  Schedule start_schedule_, drain_schedule_;
+  const std::vector<Operation>* operations_ = nullptr;  // of the last step
+  StepRecord record_;                                   // the last committed step
+  StepSettings settings_;                               // of the running step
+  StepOutcome outcome_;                                 // of the running step; the update's fields are written by kNorm
   float gradient_scale_ = 1;
   std::vector<std::vector<double>> chunk_sums_;  // per unit, tensor after tensor
   std::vector<std::vector<std::int64_t>> chunk_non_finite_;
@@ -187,6 +221,9 @@ class Engine {
   Speculation speculation_;
   ClipHistory clip_history_;
   bool in_redo_ = false, redo_follows_ = false;
+  std::optional<Pending> pending_;  // changes between steps alone
+  bool in_drain_ = false;
+  std::uint64_t updates_before_ = 0;    // the running step; the record may come to say so only within it
   std::unique_ptr<Executor> executor_;  // last: its threads use everything above
 };
 

@@ -63,7 +63,7 @@ Result<std::vector<io::Ticket>> Engine::start(const Operation& operation, io::Co
 std::uint64_t Engine::spill_version(const Operation& operation, bool write) const {
   const auto groups = static_cast<std::uint64_t>(ceil_div(plan_.input.micro_batches, plan_.input.group_size));
   const std::uint64_t step_base = settings_.step * groups;
-  if (operation.kind == OperationKind::kReadState) return step_base + groups - 1;
+  if (operation.kind == OperationKind::kReadState) return update_settings().step * groups + groups - 1;
   const auto group = static_cast<std::uint64_t>(operation.group);
   return step_base + (write ? group : group - 1);
 }
@@ -124,8 +124,8 @@ Result<std::vector<io::Ticket>> Engine::start_write(const Operation& operation, 
     const StateStream stream = use.role == Role::kWeights ? StateStream::kWeights : StateStream::kOptimizer;
     moves.push_back({{operation.unit, stream, operation.tile}, address(use)});
   }
-  HEADRACE_TRY(io::Ticket ticket,
-               in_redo_ ? nvme_->store_again(moves, settings_.step, sink) : nvme_->store(moves, settings_.step, sink));
+  HEADRACE_TRY(io::Ticket ticket, in_redo_ ? nvme_->store_again(moves, settings_.step, sink)
+                                           : nvme_->store(moves, update_settings().step, sink));
   tickets.push_back(std::move(ticket));
   return tickets;
 }
@@ -178,12 +178,13 @@ void Engine::decide_update() {
   if (!outcome_.skipped && settings_.clip_norm > 0 && outcome_.grad_norm > 0)
     outcome_.clip_factor = std::min(1.0, settings_.clip_norm / (outcome_.grad_norm + 1e-6));
   gradient_scale_ = static_cast<float>(outcome_.clip_factor / settings_.loss_scale);
-  outcome_.optimizer_step = record_.optimizer_step + (outcome_.skipped ? 0 : 1);
+  outcome_.optimizer_step = updates_before_ + (outcome_.skipped ? 0 : 1);
   if (outcome_.skipped || outcome_.clip_factor != 1) speculation_.miss();
 }
 
 Result<void> Engine::update(const Operation& operation) {
   const PlanInput& input = plan_.input;
+  const StepSettings& settings = update_settings();
   const UnitInfo& unit = input.model.units[static_cast<std::size_t>(operation.unit)];
   const std::int64_t begin = tile_begin(input, operation.unit, operation.tile);
   const std::int64_t length = tile_length(input, operation.unit, operation.tile);
@@ -200,11 +201,11 @@ Result<void> Engine::update(const Operation& operation) {
     piece.first_element = first;
     piece.unit = operation.unit;
     piece.tensor = static_cast<int>(i);
-    cpu_adam::OptimizerHyper hyper = settings_.hyper;
-    if (optimizer_of(input.optimizer, tensor) != input.optimizer) hyper.lr *= settings_.beside_lr_factor;
-    hyper.gradient_scale = gradient_scale_;
+    cpu_adam::OptimizerHyper hyper = settings.hyper;
+    if (optimizer_of(input.optimizer, tensor) != input.optimizer) hyper.lr *= settings.beside_lr_factor;
+    hyper.gradient_scale = pending_ ? pending_->gradient_scale : gradient_scale_;
     if (!decays(tensor)) hyper.weight_decay = 0;
-    HEADRACE_RETURN_IF_ERROR(updater_.update(input, piece, hyper, settings_.rounding_seed));
+    HEADRACE_RETURN_IF_ERROR(updater_.update(input, piece, hyper, settings.rounding_seed));
   }
   // Tiles at home in host memory are updated where they are; the store learns their version.
   for (const auto& [stream, data] :
@@ -212,13 +213,14 @@ Result<void> Engine::update(const Operation& operation) {
     const Home home = stream == StateStream::kWeights ? input.weights_home : input.optimizer_home;
     if (home == Home::kNvme) continue;
     const TileMove move{{operation.unit, stream, operation.tile}, data};
-    HEADRACE_TRY(const io::Ticket ticket, host_->store({&move, 1}, settings_.step, {}));
+    HEADRACE_TRY(const io::Ticket ticket, host_->store({&move, 1}, settings.step, {}));
     HEADRACE_CHECK(ticket.ready(), "host memory stores at once");
   }
   return {};
 }
 
-Result<void> Engine::commit() {
+// What the step that is done adds to the record before it.
+StepRecord Engine::next_record() {
   StepRecord record = record_;
   record.step = settings_.step;
   record.optimizer_step = outcome_.optimizer_step;
@@ -229,17 +231,27 @@ Result<void> Engine::commit() {
     settings_.loss_scaler->after_step(outcome_.skipped);
     settings_.loss_scaler->save(record);
   }
+  return record;
+}
+
+Result<void> Engine::commit() {
+  if (is_delayed()) return commit_pending();
+  StepRecord record = next_record();
   (in_redo_ ? redo_times_ : times_) = executor_->times_so_far();
   outcome_.early = speculation_.any_updated();
   outcome_.redone = in_redo_ && !outcome_.skipped;
   collect_times(outcome_, times_);
   if (settings_.metrics_row) record.metrics_row = settings_.metrics_row(outcome_);
+  return write_record(std::move(record), !outcome_.skipped);
+}
+
+Result<void> Engine::write_record(StepRecord record, bool updated) {
   if (nvme_ != nullptr) {
-    HEADRACE_RETURN_IF_ERROR(nvme_->commit_step(std::move(record), !outcome_.skipped));
+    HEADRACE_RETURN_IF_ERROR(nvme_->commit_step(std::move(record), updated));
     record_ = nvme_->committed();
     return {};
   }
-  if (!outcome_.skipped) record.state_version = settings_.step;
+  if (updated) record.state_version = record.step;
   record_ = std::move(record);
   return {};
 }

@@ -111,6 +111,7 @@ Result<void> Engine::load_held() {
 }
 
 Result<void> Engine::visit_state(const StateVisitor& visit) {
+  HEADRACE_RETURN_IF_ERROR(drain());
   return runtime::visit_state(plan_.input, store_of(StateStream::kWeights), store_of(StateStream::kOptimizer),
                               record_.state_version, visit);
 }

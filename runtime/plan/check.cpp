@@ -50,6 +50,28 @@ Result<void> check_redo(const Plan& plan, const checking::StepCheck& step) {
   return checking::StepCheck(step).run_redo(plan.redo_operations, order, Phase::kDropped);
 }
 
+// Steps with delayed updates, one after another: nothing pending, then twice the updates of the step before; and after
+// each of them the drain instead of a next step.
+Result<void> check_delayed(const Plan& plan) {
+  for (const auto* const list : {&plan.start_operations, &plan.operations, &plan.drain_operations})
+    HEADRACE_RETURN_IF_ERROR(checking::check_structure(plan, *list));
+  const checking::Order first(plan.start_operations), next(plan.operations), drain(plan.drain_operations);
+  HEADRACE_RETURN_IF_ERROR(checking::check_conflicts(plan, plan.start_operations, first));
+  HEADRACE_RETURN_IF_ERROR(checking::check_conflicts(plan, plan.operations, next));
+  HEADRACE_RETURN_IF_ERROR(checking::check_conflicts(plan, plan.drain_operations, drain));
+  checking::StepCheck step(plan, plan.start_operations, first, false);
+  const auto check_drain = [&] {
+    return checking::StepCheck(step).run_redo(plan.drain_operations, drain, checking::StepCheck::Phase::kDrain);
+  };
+  HEADRACE_RETURN_IF_ERROR(step.run_start());
+  HEADRACE_RETURN_IF_ERROR(check_drain());
+  for (int i = 0; i < 2; ++i) {
+    HEADRACE_RETURN_IF_ERROR(step.run_next(plan.operations, next));
+    HEADRACE_RETURN_IF_ERROR(check_drain());
+  }
+  return {};
+}
+
 Result<void> check_operations(const Plan& plan, const std::vector<Operation>& operations, bool is_eval) {
   HEADRACE_RETURN_IF_ERROR(checking::check_structure(plan, operations));
   const checking::Order order(operations);
@@ -67,7 +89,10 @@ Result<void> check_plan(const Plan& plan) {
   if (plan.input.update == UpdatePolicy::kAuto) return checking::fault("the update policy is not resolved");
   HEADRACE_RETURN_IF_ERROR(check_budgets(plan));
   HEADRACE_RETURN_IF_ERROR(checking::check_buffers(plan));
-  HEADRACE_RETURN_IF_ERROR(check_operations(plan, plan.operations, false));
+  const bool is_delayed = plan.input.update == UpdatePolicy::kIntoForward;
+  if (!is_delayed && !(plan.start_operations.empty() && plan.drain_operations.empty()))
+    return checking::fault("there is nothing to start or to drain");
+  HEADRACE_RETURN_IF_ERROR(is_delayed ? check_delayed(plan) : check_operations(plan, plan.operations, false));
   if (plan.input.eval_micro_batches > 0) return check_operations(plan, plan.eval_operations, true);
   if (!plan.eval_operations.empty()) return checking::fault("there is an evaluation that nobody asked for");
   return {};

@@ -11,7 +11,10 @@ namespace headrace::runtime::checking {
 
 std::string describe(const Content& content) {
   const auto aged = [&](const char* what) {
-    const char* const age = content.version == 0 ? "old" : content.version == 1 ? "new" : "exact";
+    const std::string age = content.version == 0   ? "old"
+                            : content.version == 1 ? "new"
+                            : content.version == 2 ? "exact"
+                                                   : fmt::format("{} times updated", content.version);
     return fmt::format("{} {} of unit {}", age, what, content.unit);
   };
   switch (content.kind) {
@@ -19,7 +22,7 @@ std::string describe(const Content& content) {
     case Content::Kind::kWeights: return aged("weights");
     case Content::Kind::kOptimizer: return fmt::format("{}, tile {}", aged("optimizer state"), content.index);
     case Content::Kind::kGradient:
-      return fmt::format("gradient of unit {} over {} groups", content.unit, content.version);
+      return fmt::format("gradient of unit {} over {} groups of step {}", content.unit, content.version, content.step);
     case Content::Kind::kAccumulator:
       return fmt::format("accumulator of unit {} in group {} with {} contributions", content.unit, content.index,
                          content.version);

@@ -15,7 +15,8 @@ namespace headrace::runtime::checking {
 struct Content {
   enum class Kind : std::uint8_t {
     kNothing,           // unknown or scratch
-    kWeights,           // of `unit`; version = 0 before the update, 1 after, 2 when that was done again
+    kWeights,           // of `unit`; version = 0 before the update, 1 after, 2 when that was done again; with delayed
+                        // updates: so many of them were made
     kOptimizer,         // of `unit`, index = tile; version as above
     kGradient,          // of `unit`; version = groups added so far
     kAccumulator,       // of `unit`, index = group; version = contributions so far
@@ -26,6 +27,7 @@ struct Content {
   UnitId unit = -1;
   std::int64_t index = 0;
   std::int64_t version = 0;
+  std::int64_t step = 0;  // that made it; of state 0
   friend bool operator==(const Content&, const Content&) = default;
 };
 [[nodiscard]] std::string describe(const Content& content);

@@ -67,17 +67,20 @@ Result<void> StepCheck::load_held() {
   return {};
 }
 
-Result<void> StepCheck::check_read_weights(const Operation& op) {
+Result<void> StepCheck::check_read_weights(OperationId id) {
+  const Operation& op = (*operations_)[idx(id)];
   const UnitState& unit = state(op.unit);
   if (plan_.input.weights_home != Home::kNvme) return fault("the weights are not on NVMe");
   if (unit.any_update) return fault("reads weights whose update has begun");
+  if (has_pending() && unit.trained && (commit_ < 0 || !order_->holds(commit_, id)))
+    return fault("reads weights that the record of the step before may not yet have made current");
   if (op.uses.size() != 1) return fault("reads more than the weights");
   HEADRACE_TRY(const BufferUse* weights, need(op, Role::kWeights, unit.weights_bytes, Access::kOverwrite));
   if (plan_.buffers[idx(weights->buffer)].held) return fault("reads what is held");
   if (op.bytes != unit.weights_disk_bytes)
     return fault(fmt::format("moves {} bytes instead of {}", op.bytes, unit.weights_disk_bytes));
   read_bytes_ += op.bytes;
-  write(*weights, {Content::Kind::kWeights, op.unit, 0, 0});
+  write(*weights, weights_of(op.unit));
   return {};
 }
 
@@ -99,6 +102,8 @@ Result<void> StepCheck::check_spill(OperationId id) {
     return {};
   }
   if (op.group != unit.groups_spilled) return fault("spills out of turn");
+  if (has_pending() && (commit_ < 0 || !order_->holds(commit_, id)))
+    return fault("overwrites the spilled gradient of the step before while it may be needed");
   for (const OperationId read : unit.spill_reads)
     if (!order_->holds(read, id)) return fault("overwrites a spill that may still be read");
   HEADRACE_TRY(const BufferUse* gradient, need(op, Role::kGradient, unit.gradient_bytes, Access::kRead));
@@ -123,24 +128,24 @@ Result<void> StepCheck::check_read_state(OperationId id) {
     Bytes from = 0;
     if (use.role == Role::kOptimizer && plan_.input.optimizer_home == Home::kNvme) {
       stream = StateStream::kOptimizer;
-      content = {Content::Kind::kOptimizer, op.unit, op.tile, 0};
+      content = {Content::Kind::kOptimizer, op.unit, op.tile, version_};
       if (unit.state_reads[idx(op.tile)]++ > 0) return fault("reads the optimizer state twice");
     } else if (use.role == Role::kWeights && plan_.input.weights_home == Home::kNvme) {
       stream = StateStream::kWeights;
-      content.kind = Content::Kind::kWeights;
+      content = {Content::Kind::kWeights, op.unit, 0, version_};
       from = op.tile * plan_.input.tile_elements * dtype_bytes(plan_.input.weights_dtype);
     } else if (use.role == Role::kGradient && plan_.gradient_spilled[idx(op.unit)]) {
       stream = StateStream::kGradient;
-      content = {Content::Kind::kGradient, op.unit, 0, num_groups()};
+      content = whole_gradient(op.unit);
       from = op.tile * plan_.input.tile_elements * dtype_bytes(plan_.input.gradient_dtype);
-      const bool complete = phase_ != Phase::kStep || order_->holds(unit.spill_write, id);
+      const bool complete = phase_ != Phase::kStep || has_pending() || order_->holds(unit.spill_write, id);
       if (unit.groups_spilled != num_groups() || !complete)
         return fault("reads the spilled gradient before it is complete");
     }
     if (!stream) return fault(fmt::format("role {} is not on NVMe", static_cast<int>(use.role)));
     HEADRACE_TRY(const BufferUse* checked, need(op, use.role, extent(*stream, op.unit, op.tile), Access::kOverwrite));
     const bool held = plan_.buffers[idx(checked->buffer)].held;
-    if (held && phase_ == Phase::kStep) return fault("reads what is held");
+    if (held && (phase_ == Phase::kStep || phase_ == Phase::kDrain)) return fault("reads what is held");
     if (phase_ != Phase::kDropped || held) write(*checked, content, from);
     bytes += on_disk(use.bytes);
   }
@@ -166,11 +171,11 @@ Result<void> StepCheck::check_update(OperationId id) {
   const PlanInput& input = plan_.input;
   if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(input, op.unit)) return fault("the tile does not exist");
   if (unit.updates[idx(op.tile)]++ > 0) return fault("is done twice");
-  const bool early = phase_ == Phase::kStep && is_early();
+  const bool early = phase_ == Phase::kStep && (is_early() || has_pending());
   if (!early && (norm_ < 0 || (phase_ == Phase::kStep && !order_->holds(norm_, id))))
     return fault("may start before the norm is known");
-  unit.any_update = true;
-  const std::int64_t version = phase_ == Phase::kStep ? 1 : 2;
+  unit.any_update = !has_pending();
+  const std::int64_t version = updated_version();
   const std::int64_t first = op.tile * input.tile_elements;
   const Bytes weights_from = first * dtype_bytes(input.weights_dtype),
               gradient_from = first * dtype_bytes(input.gradient_dtype);
@@ -180,10 +185,10 @@ Result<void> StepCheck::check_update(OperationId id) {
                                               unit.weights_needed_by_update ? Access::kUpdate : Access::kOverwrite));
   HEADRACE_TRY(const BufferUse* gradient,
                need(op, Role::kGradient, extent(StateStream::kGradient, op.unit, op.tile), Access::kRead));
-  HEADRACE_RETURN_IF_ERROR(expect(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, 0}));
+  HEADRACE_RETURN_IF_ERROR(expect(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, version_}));
   if (unit.weights_needed_by_update)
-    HEADRACE_RETURN_IF_ERROR(expect(*weights, {Content::Kind::kWeights, op.unit, 0, 0}, weights_from));
-  HEADRACE_RETURN_IF_ERROR(expect(*gradient, {Content::Kind::kGradient, op.unit, 0, num_groups()}, gradient_from));
+    HEADRACE_RETURN_IF_ERROR(expect(*weights, {Content::Kind::kWeights, op.unit, 0, version_}, weights_from));
+  HEADRACE_RETURN_IF_ERROR(expect(*gradient, whole_gradient(op.unit), gradient_from));
   write(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, version});
   write(*weights, {Content::Kind::kWeights, op.unit, 0, version}, weights_from);
   return {};
@@ -194,7 +199,7 @@ Result<void> StepCheck::check_write_state(const Operation& op) {
   const PlanInput& input = plan_.input;
   if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(input, op.unit)) return fault("the tile does not exist");
   if (unit.state_writes[idx(op.tile)]++ > 0) return fault("is done twice");
-  const std::int64_t version = phase_ == Phase::kStep ? 1 : 2;
+  const std::int64_t version = updated_version();
   Bytes bytes = 0;
   std::size_t streams = 0;
   if (input.optimizer_home == Home::kNvme) {
@@ -227,6 +232,12 @@ Result<void> StepCheck::check_commit(OperationId id) {
     if (counts && !order_->holds(other, id))
       return fault("may start before " + checking::describe(*operations_, other) + " is complete");
   }
+  if (!has_pending()) return {};
+  for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
+    UnitState& unit = units_[idx(u)];
+    if (unit.trained) HEADRACE_RETURN_IF_ERROR(check_updated(u));
+    unit.groups_spilled = 0;  // this step's gradient may take the place
+  }
   return {};
 }
 
@@ -237,8 +248,9 @@ Result<void> StepCheck::check_updated(UnitId unit) const {
   const UnitState& done = units_[idx(unit)];
   const bool any_home_on_nvme = plan_.input.weights_home == Home::kNvme || plan_.input.optimizer_home == Home::kNvme;
   const auto missing = [&](const char* what) {
-    return fault(phase_ == Phase::kStep ? fmt::format("unit {} has a tile that is not {}", unit, what)
-                                        : fmt::format("redo, unit {} has a tile that is not {} again", unit, what));
+    if (phase_ == Phase::kStep) return fault(fmt::format("unit {} has a tile that is not {}", unit, what));
+    if (phase_ == Phase::kDrain) return fault(fmt::format("drain, unit {} has a tile that is not {}", unit, what));
+    return fault(fmt::format("redo, unit {} has a tile that is not {} again", unit, what));
   };
   if (!all_once(done.updates)) return missing("updated");
   if (any_home_on_nvme && !all_once(done.state_writes)) return missing("written");
@@ -258,6 +270,9 @@ Result<void> StepCheck::check_end() {
     if (!all(unit.backward_done, true))
       return fault(fmt::format("unit {} misses a micro-batch in its backward pass", u));
     if (!unit.trained) continue;
+    if (is_delayed() && unit.groups_out != num_groups())
+      return fault(fmt::format("the gradient of unit {} is not complete for its delayed update", u));
+    if (phase_ == Phase::kStart) continue;
     HEADRACE_RETURN_IF_ERROR(check_updated(u));
     for (std::size_t t = 0; t < unit.state_reads.size(); ++t)
       if ((unit.state_reads[t] == 1) != (plan_.held_optimizer[idx(u)][t] == kNoBuffer))
@@ -265,18 +280,22 @@ Result<void> StepCheck::check_end() {
   }
   HEADRACE_RETURN_IF_ERROR(check_held_at_end());
   if (is_eval_) return {};
-  if (norm_ < 0 || commit_ < 0) return fault("the step has no norm or no commit");
-  if (read_bytes_ != plan_.read_bytes_per_step || written_bytes_ != plan_.write_bytes_per_step)
-    return fault(fmt::format("the operations read {} and write {} bytes, the plan says {} and {}", read_bytes_,
-                             written_bytes_, plan_.read_bytes_per_step, plan_.write_bytes_per_step));
+  const bool is_start = phase_ == Phase::kStart;
+  if (norm_ < 0 || (commit_ < 0) != is_start)
+    return fault(is_start ? "the first step has no norm, or a commit" : "the step has no norm or no commit");
+  const Bytes read = is_start ? plan_.start_read_bytes : plan_.read_bytes_per_step;
+  const Bytes written = is_start ? plan_.start_write_bytes : plan_.write_bytes_per_step;
+  if (read_bytes_ != read || written_bytes_ != written)
+    return fault(fmt::format("the operations{} read {} and write {} bytes, the plan says {} and {}",
+                             is_start ? " of the first step" : "", read_bytes_, written_bytes_, read, written));
   return {};
 }
 
 Result<void> StepCheck::check_held_at_end() {
   for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
     const UnitState& unit = units_[idx(u)];
-    const std::int64_t updated = phase_ == Phase::kStep ? 1 : phase_ == Phase::kAgain ? 2 : 0;
-    const std::int64_t version = unit.trained && !is_eval_ ? updated : 0;
+    const bool keeps = phase_ == Phase::kDropped || phase_ == Phase::kStart || is_eval_;
+    const std::int64_t version = !unit.trained ? 0 : keeps ? version_ : updated_version();
     if (const BufferId id = plan_.held_weights[idx(u)]; id != kNoBuffer) {
       const Bytes offset = plan_.buffers[idx(id)].offset;
       HEADRACE_RETURN_IF_ERROR(

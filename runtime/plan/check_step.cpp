@@ -10,8 +10,6 @@ namespace headrace::runtime::checking {
 
 namespace {
 std::size_t idx(std::int64_t index) { return static_cast<std::size_t>(index); }
-
-Content weights_of(UnitId unit) { return {Content::Kind::kWeights, unit, 0, 0}; }
 }  // namespace
 
 StepCheck::StepCheck(const Plan& plan, const std::vector<Operation>& operations, const Order& order, bool is_eval)
@@ -53,9 +51,14 @@ Result<void> StepCheck::run() {
 }
 
 Result<void> StepCheck::check_all() {
-  const char* const list = is_eval_ ? "evaluation, " : phase_ == Phase::kStep ? "" : "redo, ";
+  const char* const list = is_eval_                  ? "evaluation, "
+                           : phase_ == Phase::kStep  ? ""
+                           : phase_ == Phase::kStart ? "first step, "
+                           : phase_ == Phase::kDrain ? "drain, "
+                                                     : "redo, ";
+  const bool is_step = phase_ == Phase::kStep || phase_ == Phase::kStart;
   for (OperationId id = 0; id < static_cast<OperationId>(operations_->size()); ++id)
-    if (auto result = phase_ == Phase::kStep ? check(id) : check_in_redo(id); !result.ok()) {
+    if (auto result = is_step ? check(id) : check_in_redo(id); !result.ok()) {
       Error error = std::move(result).error();
       const std::string prefix = "the plan is wrong: ";
       const std::string what =
@@ -72,9 +75,9 @@ Result<void> StepCheck::check(OperationId id) {
   const bool only_in_step = op.kind != OperationKind::kForward && op.kind != OperationKind::kReadWeights &&
                             op.kind != OperationKind::kCopyToDevice;
   if (is_eval_ && only_in_step) return fault("an evaluation does not do that");
-  if (commit_ >= 0) return fault("comes after the commit");
+  HEADRACE_RETURN_IF_ERROR(check_place_of_commit(op));
   switch (op.kind) {
-    case OperationKind::kReadWeights: return check_read_weights(op);
+    case OperationKind::kReadWeights: return check_read_weights(id);
     case OperationKind::kReadState: return check_read_state(id);
     case OperationKind::kReadGradient:
     case OperationKind::kWriteGradient: return check_spill(id);
@@ -120,10 +123,10 @@ Memory& StepCheck::memory_of(const BufferUse& use) {
 }
 Bytes StepCheck::begin_of(const BufferUse& use) const { return plan_.buffers[idx(use.buffer)].offset + use.offset; }
 Result<void> StepCheck::expect(const BufferUse& use, const Content& content, Bytes from) {
-  return memory_of(use).expect(begin_of(use), use.bytes, content, from);
+  return memory_of(use).expect(begin_of(use), use.bytes, stamped(content), from);
 }
 void StepCheck::write(const BufferUse& use, const Content& content, Bytes from) {
-  memory_of(use).write(begin_of(use), use.bytes, content, from);
+  memory_of(use).write(begin_of(use), use.bytes, stamped(content), from);
 }
 const UnitInfo& StepCheck::info(UnitId unit) const { return plan_.input.model.units[idx(unit)]; }
 StepCheck::UnitState& StepCheck::state(UnitId unit) { return units_[idx(unit)]; }

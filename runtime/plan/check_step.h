@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Part of the plan checker: runs the operations of a step, of its redo, or of an evaluation on symbolic contents and
-// verifies that each one finds what it should, that everything happens exactly once, and what is in memory and on disk
-// at the end.
+// Part of the plan checker: runs the operations of steps, of a redo or a drain, or of an evaluation on symbolic
+// contents and verifies that each one finds what it should, that everything happens exactly once, and what is in memory
+// and on disk at the end.
 #pragma once
 
 #include <array>
@@ -20,9 +20,14 @@ class StepCheck {
   StepCheck(const Plan& plan, const std::vector<Operation>& operations, const Order& order, bool is_eval);
   [[nodiscard]] Result<void> run();
   // After run() of a step with early updates: all of it is done again, or the step is dropped and only what is in
-  // memory comes back (updates and writes are then passed over). All operations of the step are complete before.
-  enum class Phase : std::uint8_t { kStep, kAgain, kDropped };
+  // memory comes back (updates and writes are then passed over). After a step whose updates are delayed: they are made.
+  // All operations of the step are complete before.
+  enum class Phase : std::uint8_t { kStep, kAgain, kDropped, kStart, kDrain };
   [[nodiscard]] Result<void> run_redo(const std::vector<Operation>& operations, const Order& order, Phase phase);
+  // With delayed updates: a step that finds none pending (kStart; the first thing to run), and the one after it
+  // (kStep).
+  [[nodiscard]] Result<void> run_start();
+  [[nodiscard]] Result<void> run_next(const std::vector<Operation>& operations, const Order& order);
 
  private:
   struct UnitState {
@@ -47,6 +52,15 @@ class StepCheck {
   [[nodiscard]] Result<void> check_copy_state(const Operation& op);
   [[nodiscard]] Result<void> check_redo_end();
   [[nodiscard]] bool is_early() const noexcept { return plan_.input.update == UpdatePolicy::kInBackward; }
+  [[nodiscard]] bool is_delayed() const noexcept { return plan_.input.update == UpdatePolicy::kIntoForward; }
+  // The updates of the step before are made in this one.
+  [[nodiscard]] bool has_pending() const noexcept { return is_delayed() && phase_ == Phase::kStep && !is_eval_; }
+  void begin_list(const std::vector<Operation>& operations, const Order& order, Phase phase);
+  [[nodiscard]] Result<void> check_place_of_commit(const Operation& op) const;
+  [[nodiscard]] std::int64_t updated_version() const noexcept;  // of state that an update of this list has made
+  [[nodiscard]] Content weights_of(UnitId unit) const;          // that computations of this list read
+  [[nodiscard]] Content whole_gradient(UnitId unit) const;      // that updates of this list take
+  [[nodiscard]] Content stamped(Content content) const noexcept;
   [[nodiscard]] Result<void> check_compute(const Operation& op);
   [[nodiscard]] Result<void> check_forward(const Operation& op);
   [[nodiscard]] Result<void> check_backward(const Operation& op);
@@ -54,7 +68,7 @@ class StepCheck {
   [[nodiscard]] Result<void> contribute(const Operation& op, UnitId owner, const BufferUse* use, bool first);
   [[nodiscard]] Result<void> check_saved(const Operation& op);
   [[nodiscard]] Result<void> check_gradient_out(const Operation& op);
-  [[nodiscard]] Result<void> check_read_weights(const Operation& op);
+  [[nodiscard]] Result<void> check_read_weights(OperationId id);
   [[nodiscard]] Result<void> check_spill(OperationId id);
   [[nodiscard]] Result<void> check_read_state(OperationId id);
   [[nodiscard]] Result<void> check_copy(const Operation& op);
@@ -86,6 +100,8 @@ class StepCheck {
   const Order* order_;
   bool is_eval_;
   Phase phase_ = Phase::kStep;
+  std::int64_t step_ = 1;     // under way, or done last
+  std::int64_t version_ = 0;  // updates that the state had seen when the list began
   std::int32_t micro_batches_;
   std::array<Memory, 2> slabs_;  // device, host
   std::vector<UnitState> units_;

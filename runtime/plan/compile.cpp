@@ -214,7 +214,9 @@ Plan make_plan(const Facts& facts, const Found& found) {
   Plan plan;
   plan.input = *facts.input;
   plan.input.group_size = found.timeline.group_size;
-  plan.input.update = found.timeline.early ? UpdatePolicy::kInBackward : UpdatePolicy::kAfterBackward;
+  plan.input.update = found.timeline.early     ? UpdatePolicy::kInBackward
+                      : found.timeline.delayed ? UpdatePolicy::kIntoForward
+                                               : UpdatePolicy::kAfterBackward;
   if (found.recomputed == 0) {
     plan.input.activations = ActivationPolicy::kKeep;
   } else if (found.recomputed == found.recomputable) {
@@ -228,6 +230,12 @@ Plan make_plan(const Facts& facts, const Found& found) {
   if (found.timeline.early) {
     plan.redo_operations = emit_redo(emit);
     planning::add_dependencies(plan.redo_operations, plan.buffers);
+  }
+  if (found.timeline.delayed) {
+    plan.start_operations = emit_start(emit);
+    plan.drain_operations = emit_drain(emit);
+    planning::add_dependencies(plan.start_operations, plan.buffers);
+    planning::add_dependencies(plan.drain_operations, plan.buffers);
   }
   plan.keep_activations = rung.choices.keep;
   plan.gradient_spilled = rung.choices.spilled;

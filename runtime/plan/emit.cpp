@@ -21,11 +21,13 @@ void add_commit(std::vector<Operation>& operations, std::vector<OperationId> oth
   add_operation(operations, OperationKind::kCommit, Lane::kNvmeWrite, -1).dependencies = std::move(others);
 }
 
-// The stages that compute: forward and backward with the moves that serve them.
+// The stages that compute: forward and backward with the moves that serve them. `pending`: a delayed update of the step
+// before is made on the way.
 class Emitter {
  public:
-  explicit Emitter(const EmitInput& input)
+  Emitter(const EmitInput& input, bool pending)
       : in_(input),
+        pending_(pending),
         facts_(*input.facts),
         timeline_(*input.timeline),
         choices_(*input.choices),
@@ -45,8 +47,11 @@ class Emitter {
     host_cursor_ = cursors(host_.runs, facts_.units.size());
     device_cursor_ = cursors(device_.runs, facts_.units.size());
     last_spill_.assign(facts_.units.size(), -1);
-    if (!timeline_.is_eval)
+    if (pending_) {
+      tiles_.emplace(in_, UpdatePass::kDelayed, operations_, complete_);
+    } else if (!timeline_.is_eval && !timeline_.delayed) {
       tiles_.emplace(in_, timeline_.early ? UpdatePass::kEarly : UpdatePass::kAfterNorm, operations_, last_spill_);
+    }
   }
 
   std::vector<Operation> emit() {
@@ -113,12 +118,15 @@ class Emitter {
       for (const UnitId unit : leaving_[at(s)])
         if (choices_.spilled[at(unit)] && timeline_.stage(s).group > 0) read_gradient(unit, timeline_.stage(s).group);
     }
+    if (pending_) update_delayed(s);
     for (const std::size_t i : reads_[at(s)]) {
+      if (pending_ && host_.runs[i].from_update) continue;
       const UnitId unit = host_.runs[i].unit;
       Operation& read = add(OperationKind::kReadWeights, Lane::kNvmeRead, unit);
       read.group = timeline_.stage(s).group;
       read.bytes = facts_.unit(unit).weights_disk_bytes;
       use(read, Role::kWeights, host_id(host_.run_buffers[i]), 0, facts_.unit(unit).weights_bytes, Access::kOverwrite);
+      if (pending_ && facts_.unit(unit).trained) read.dependencies.push_back(commit_);  // what it makes current
     }
     for (const std::size_t i : copies_[at(s)]) {
       const UnitId unit = device_.runs[i].unit;
@@ -130,6 +138,19 @@ class Emitter {
           Access::kOverwrite);
     }
     if (!timeline_.is_eval && host_.ring_ahead && s == first_update_stage()) tiles_->issue_first(timeline_.early);
+  }
+
+  // What is due of the delayed updates when stage `s` starts, and the record after the last one.
+  void update_delayed(std::int32_t s) {
+    const std::vector<DelayedUpdate>& updates = host_.delayed;
+    std::size_t due = num_updated_;
+    while (due < updates.size() && updates[due].start <= s) ++due;
+    if (due == num_updated_) return;
+    tiles_->open_units(due);
+    for (; num_updated_ < due; ++num_updated_) tiles_->update_next_unit(-1);
+    if (due < updates.size()) return;
+    add_commit(operations_, {tiles_->last_update()});
+    commit_ = last_id();
   }
 
   void compute_stage(std::int32_t s) {
@@ -232,6 +253,7 @@ class Emitter {
     write.group = group;
     write.bytes = facts_.unit(unit).gradient_disk_bytes;
     use(write, Role::kGradient, gradient, 0, facts_.unit(unit).gradient_bytes, Access::kRead);
+    if (pending_) write.dependencies.push_back(commit_);  // its place has the gradient of the step before until then
     last_spill_[at(unit)] = last_id();
   }
 
@@ -250,14 +272,16 @@ class Emitter {
   }
 
   void end_step() {
-    tiles_->issue_first(true);
+    if (!timeline_.delayed) tiles_->issue_first(true);
     add(OperationKind::kNorm, Lane::kCpuOptimizer, -1).dependencies = last_out_;
+    if (timeline_.delayed) return;
     const OperationId norm = last_id();
     tiles_->update_all(timeline_.early ? -1 : norm);
     add_commit(operations_, {norm, tiles_->last_update()});
   }
 
   const EmitInput& in_;
+  bool pending_;
   const Facts& facts_;
   const Timeline& timeline_;
   const Choices& choices_;
@@ -269,17 +293,26 @@ class Emitter {
   std::vector<Cursor> host_cursor_, device_cursor_;       // per unit
   std::vector<OperationId> last_spill_, last_out_;
   std::optional<TileEmitter> tiles_;
-  std::size_t num_updated_ = 0;  // units, early
+  std::size_t num_updated_ = 0;              // units, early or delayed
+  OperationId commit_ = -1;                  // of the step before
+  const std::vector<OperationId> complete_;  // all that was spilled is, when this step begins
 };
 
 }  // namespace
 
-std::vector<Operation> emit_operations(const EmitInput& input) { return Emitter(input).emit(); }
+std::vector<Operation> emit_operations(const EmitInput& input) {
+  return Emitter(input, input.timeline->delayed).emit();
+}
 
-std::vector<Operation> emit_redo(const EmitInput& input) {
+std::vector<Operation> emit_start(const EmitInput& input) { return Emitter(input, false).emit(); }
+
+namespace {
+
+// All updates and the commit, after a step.
+std::vector<Operation> emit_updates(const EmitInput& input, UpdatePass pass) {
   std::vector<Operation> operations;
   const std::vector<OperationId> no_spill;  // all of it was complete before
-  TileEmitter tiles(input, UpdatePass::kRedo, operations, no_spill);
+  TileEmitter tiles(input, pass, operations, no_spill);
   tiles.issue_first(true);
   tiles.update_all(-1);
   std::vector<OperationId> before_commit{tiles.last_update()};
@@ -288,5 +321,10 @@ std::vector<Operation> emit_redo(const EmitInput& input) {
   add_commit(operations, std::move(before_commit));
   return operations;
 }
+
+}  // namespace
+
+std::vector<Operation> emit_redo(const EmitInput& input) { return emit_updates(input, UpdatePass::kRedo); }
+std::vector<Operation> emit_drain(const EmitInput& input) { return emit_updates(input, UpdatePass::kDrain); }
 
 }  // namespace headrace::runtime::planning

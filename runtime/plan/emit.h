@@ -22,6 +22,9 @@ struct EmitInput {
 [[nodiscard]] std::vector<Operation> emit_operations(const EmitInput& input);
 // Plan::redo_operations of a step with early updates.
 [[nodiscard]] std::vector<Operation> emit_redo(const EmitInput& input);
+// Plan::start_operations and drain_operations of a step with delayed updates.
+[[nodiscard]] std::vector<Operation> emit_start(const EmitInput& input);
+[[nodiscard]] std::vector<Operation> emit_drain(const EmitInput& input);
 
 // Adds what overlapping bytes demand and drops what lane order or other dependencies imply.
 void add_dependencies(std::vector<Operation>& operations, const std::vector<Buffer>& buffers);

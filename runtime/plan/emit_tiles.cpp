@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/plan/emit_tiles.h"
 
+#include <algorithm>
+
 #include "core/check.h"
 
 namespace headrace::runtime::planning {
@@ -33,34 +35,45 @@ TileEmitter::TileEmitter(const EmitInput& input, UpdatePass pass, std::vector<Op
       operations_(operations),
       last_spill_(last_spill),
       units_(input.timeline->updated_units()) {
+  const bool is_delayed = pass == UpdatePass::kDelayed;
+  if (is_delayed)
+    std::transform(host_.delayed.begin(), host_.delayed.end(), units_.begin(),
+                   [](const DelayedUpdate& update) { return update.unit; });
+  open_units_ = is_delayed ? 0 : units_.size();
   resident_ = host_.held_weights;
-  if (pass != UpdatePass::kRedo)
+  if (pass != UpdatePass::kRedo && pass != UpdatePass::kDrain)
     for (std::size_t i = 0; i < host_.runs.size(); ++i)
-      if (host_.runs[i].into_update) resident_[at(host_.runs[i].unit)] = host_.run_buffers[i];
+      if (is_delayed ? host_.runs[i].from_update : host_.runs[i].into_update)
+        resident_[at(host_.runs[i].unit)] = host_.run_buffers[i];
   collect();
 }
 
 void TileEmitter::collect() {
   const bool redo = pass_ == UpdatePass::kRedo;
-  const std::vector<BufferId>& ring = redo ? host_.redo_ring : host_.ring;
+  const std::vector<BufferId>& ring = redo || pass_ == UpdatePass::kDrain ? host_.second_ring : host_.ring;
+  const std::vector<BufferId>& resident = pass_ == UpdatePass::kDelayed ? host_.held_weights : resident_;
   const bool again = !redo || facts_.input->can_clip;  // else the redo only brings back what is held
   std::size_t in_ring = 0;
-  for (const UnitId u : units_)
+  for (std::size_t order = 0; order < units_.size(); ++order) {
+    const UnitId u = units_[order];
     for (std::int64_t t = 0; t < facts_.unit(u).tiles; ++t) {
       Tile tile;
+      tile.order = order;
       tile.unit = u;
       tile.tile = t;
-      if (again) tile.needs = tile_needs(facts_, choices_, u, t, resident_[at(u)] != kNoBuffer, pass_);
+      if (again) tile.needs = tile_needs(facts_, choices_, u, t, resident[at(u)] != kNoBuffer, pass_);
       tile.restore_weights = redo && facts_.nvme_weights && resident_[at(u)] != kNoBuffer;
       tile.restore_optimizer = redo && facts_.nvme_optimizer && host_.held_optimizer[at(u)][at(t)] != kNoBuffer;
       if (tile.needs.any_buffer()) {
         HEADRACE_CHECK(!ring.empty(), "tiles that pass through memory have a buffer");
         tile.ring = ring[in_ring++ % ring.size()];
       }
-      tile.in_pipeline = tile.ring != kNoBuffer || tile.restore_weights || tile.restore_optimizer;
+      tile.in_pipeline =
+          tile.ring != kNoBuffer || tile.needs.any_read() || tile.restore_weights || tile.restore_optimizer;
       if (tile.in_pipeline) pipeline_.push_back(tiles_.size());
       tiles_.push_back(tile);
     }
+  }
   window_ = ring.empty() ? at(choices_.tile_buffers) : ring.size();
 }
 
@@ -84,16 +97,24 @@ TileEmitter::Places TileEmitter::places(const Tile& tile) const {
   return places;
 }
 
-void TileEmitter::issue_first(bool gradients_known) {
-  while (issued_ < window_ && issued_ < pipeline_.size()) {
-    if (!gradients_known && tiles_[pipeline_[issued_]].needs.buffer_gradient) return;
-    issue_next();
+void TileEmitter::issue_first(bool gradients_known) { issue(gradients_known); }
+
+void TileEmitter::open_units(std::size_t count) {
+  open_units_ = count;
+  issue(true);
+}
+
+// Reads as far ahead of the updates as the ring goes.
+void TileEmitter::issue(bool gradients_known) {
+  while (issued_ < std::min(updated_ + window_, pipeline_.size())) {
+    const Tile& tile = tiles_[pipeline_[issued_]];
+    if (tile.order >= open_units_ || (!gradients_known && tile.needs.buffer_gradient)) return;
+    ++issued_;
+    read_tile(tile);
   }
 }
 
-void TileEmitter::issue_next() {
-  if (issued_ >= pipeline_.size()) return;
-  const Tile& tile = tiles_[pipeline_[issued_++]];
+void TileEmitter::read_tile(const Tile& tile) {
   if (!tile.needs.any_read() && !tile.restore_weights && !tile.restore_optimizer) return;
   const TileFacts& sizes = facts_.tile(tile.unit, tile.tile);
   const Places place = places(tile);
@@ -115,7 +136,9 @@ void TileEmitter::update_next_unit(OperationId after) {
   for (; next_tile_ < tiles_.size() && tiles_[next_tile_].unit == unit; ++next_tile_) {
     const Tile& tile = tiles_[next_tile_];
     update_tile(tile, after);
-    if (tile.in_pipeline) issue_next();
+    if (!tile.in_pipeline) continue;
+    ++updated_;
+    issue(true);
   }
 }
 
@@ -142,7 +165,7 @@ void TileEmitter::copy_state(const Tile& tile, const Places& places, bool restor
 void TileEmitter::update_tile(const Tile& tile, OperationId after) {
   const TileFacts& sizes = facts_.tile(tile.unit, tile.tile);
   const Places place = places(tile);
-  if (pass_ != UpdatePass::kAfterNorm) copy_state(tile, place, pass_ == UpdatePass::kRedo);
+  if (pass_ == UpdatePass::kEarly || pass_ == UpdatePass::kRedo) copy_state(tile, place, pass_ == UpdatePass::kRedo);
   if (pass_ == UpdatePass::kRedo && !facts_.input->can_clip) return;
   Operation& update = add_operation(operations_, OperationKind::kUpdate, Lane::kCpuOptimizer, tile.unit);
   update.tile = tile.tile;

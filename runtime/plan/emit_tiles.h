@@ -26,6 +26,9 @@ class TileEmitter {
   // Starts the ring: reads for as many tiles as it has buffers. `gradients_known` false: only up to the first tile
   // whose gradient comes from disk.
   void issue_first(bool gradients_known);
+  // kDelayed: from here on the first `count` units may be read, since the memory for their weights is theirs; none
+  // before.
+  void open_units(std::size_t count);
   // All tiles of the next unit; each update waits for `after` (-1 = only for its data).
   void update_next_unit(OperationId after);
   void update_all(OperationId after);
@@ -39,6 +42,7 @@ class TileEmitter {
     bool restore_weights = false, restore_optimizer = false;  // held, and read again from the old slot
     bool in_pipeline = false;
     BufferId ring = kNoBuffer;
+    std::size_t order = 0;  // of its unit among units()
   };
   struct Place {
     BufferId buffer = kNoBuffer;
@@ -53,7 +57,8 @@ class TileEmitter {
     return id == kNoBuffer ? kNoBuffer : in_.host_ids[static_cast<std::size_t>(id)];
   }
   [[nodiscard]] Places places(const Tile& tile) const;
-  void issue_next();
+  void issue(bool gradients_known);
+  void read_tile(const Tile& tile);
   void copy_state(const Tile& tile, const Places& places, bool restore);
   void update_tile(const Tile& tile, OperationId after);
   void write_tile(const Tile& tile, const Places& places);
@@ -69,9 +74,11 @@ class TileEmitter {
   std::vector<UnitId> units_;
   std::vector<BufferId> resident_;  // per unit: the buffer that has its weights during the update
   std::vector<Tile> tiles_;
-  std::vector<std::size_t> pipeline_;  // tiles that are read, or pass through the ring, in order
-  std::size_t window_ = 0;             // so many of them are read ahead of the update
-  std::size_t issued_ = 0, next_tile_ = 0, next_unit_ = 0;
+  std::vector<std::size_t> pipeline_;     // tiles that are read, or pass through the ring, in order
+  std::size_t window_ = 0;                // so many of them are read ahead of the update
+  std::size_t issued_ = 0, updated_ = 0;  // tiles of the pipeline
+  std::size_t next_tile_ = 0, next_unit_ = 0;
+  std::size_t open_units_ = 0;
   OperationId last_update_ = -1;
 };
 

@@ -53,6 +53,13 @@ void add_gradients(HostLayout& layout, const Facts& facts, const Timeline& timel
     const auto& accumulations = timeline.accumulations[at(u)];
     if (accumulations.empty()) continue;
     const Buffer buffer = buffer_of(BufferKind::kGradient, Tier::kHost, u, facts.unit(u).gradient_bytes);
+    if (!choices.spilled[at(u)] && timeline.delayed) {
+      const auto update = std::find_if(layout.delayed.begin(), layout.delayed.end(),
+                                       [u](const DelayedUpdate& delayed) { return delayed.unit == u; });
+      const Life life{timeline.stage(accumulations.front().last_stage).out(), timeline.stage(update->need).time};
+      layout.gradients[at(u)].assign(accumulations.size(), layout.add(buffer, life));
+      continue;
+    }
     if (!choices.spilled[at(u)]) {
       const bool done_early = timeline.early && !facts.input->can_clip;  // nothing is ever done again with it
       const Life life{
@@ -106,11 +113,19 @@ void add_ring(HostLayout& layout, std::vector<BufferId>& ring, const RingShape& 
 
 void add_rings(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
   const std::vector<UnitId> units = timeline.updated_units();
+  const Life after_step{timeline.norm_time, timeline.end_time};
+  if (timeline.delayed) {
+    const auto ring = [&](UpdatePass pass) { return ring_shape(facts, choices, choices.held_weights, units, pass); };
+    add_ring(layout, layout.ring, ring(UpdatePass::kDelayed), choices.tile_buffers,
+             {timeline.stage(0).time, timeline.stage(layout.delayed.back().need).time});
+    add_ring(layout, layout.second_ring, ring(UpdatePass::kDrain), choices.tile_buffers, after_step);
+    return;
+  }
   const UpdatePass pass = timeline.early ? UpdatePass::kEarly : UpdatePass::kAfterNorm;
   const RingShape shape = ring_shape(facts, choices, resident_in_update(choices, layout.runs), units, pass);
   layout.ring_ahead =
       choices.prefetch_units > 0 && shape.first >= 0 && (timeline.early || !choices.spilled[at(shape.first)]);
-  Life life{timeline.norm_time, timeline.end_time};
+  Life life = after_step;
   if (timeline.early) {
     const Stage& stage = timeline.stage(timeline.last_stage(units.front()));
     life = {layout.ring_ahead ? stage.time : stage.out(), timeline.norm_time};
@@ -120,7 +135,7 @@ void add_rings(HostLayout& layout, const Facts& facts, const Timeline& timeline,
   add_ring(layout, layout.ring, shape, choices.tile_buffers, life);
   if (!timeline.early || !facts.input->can_clip) return;
   const RingShape redo = ring_shape(facts, choices, choices.held_weights, units, UpdatePass::kRedo);
-  add_ring(layout, layout.redo_ring, redo, choices.tile_buffers,
+  add_ring(layout, layout.second_ring, redo, choices.tile_buffers,
            {timeline.stage(timeline.num_compute).time, timeline.end_time});
 }
 
@@ -208,6 +223,7 @@ HostLayout make_host_layout(const Facts& facts, const Timeline& timeline, const 
                             const std::vector<Run>& device) {
   HostLayout layout;
   layout.runs = host_runs(facts, timeline, choices, device);
+  layout.delayed = delayed_updates(facts, timeline, choices, device);
   add_held(layout, facts, choices);
   add_weights(layout, facts, timeline, choices);
   if (!timeline.is_eval) {

@@ -28,8 +28,9 @@ struct HostLayout : TierLayout {
   std::vector<std::vector<BufferId>> held_optimizer;  // per unit and tile
   std::vector<std::vector<BufferId>> gradients;       // per unit and group; the same in all groups unless spilled
   std::vector<BufferId> ring;                         // tile buffers
-  bool ring_ahead = false;          // the first tiles are read while the stage before the first update computes
-  std::vector<BufferId> redo_ring;  // of the redo of early updates
+  bool ring_ahead = false;            // the first tiles are read while the stage before the first update computes
+  std::vector<BufferId> second_ring;  // of the redo of early updates, or of the drain of delayed ones
+  std::vector<DelayedUpdate> delayed;
   std::vector<BufferId> old_weights, old_optimizer;  // per unit: state at home in memory while early updates may fail
 };
 

@@ -2,6 +2,7 @@
 #include "runtime/plan/place.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <queue>
 
@@ -14,6 +15,12 @@ namespace {
 constexpr std::size_t kMaxFittedBuffers = 1500;
 
 using Order = std::vector<std::size_t>;
+
+bool meet(const Life& a, const Life& b) {
+  if (a.wraps()) return b.wraps() || b.begin <= a.end || b.end >= a.begin;
+  if (b.wraps()) return meet(b, a);
+  return a.begin <= b.end && b.begin <= a.end;
+}
 
 struct Placed {
   Bytes begin = 0, end = 0;
@@ -30,7 +37,7 @@ Bytes fit(std::vector<Buffer>& buffers, const std::vector<Life>& lives, const Or
     const Life life = lives[index];
     Bytes best = -1, best_gap = 0, end = base;
     for (const Placed& other : placed) {
-      if (other.life.end < life.begin || other.life.begin > life.end) continue;
+      if (!meet(other.life, life)) continue;
       const Bytes gap = other.begin - end;
       if (gap >= buffer.bytes && (best < 0 || gap < best_gap)) {
         best = end;
@@ -98,6 +105,14 @@ class Heap {
 };
 
 Bytes sweep(std::vector<Buffer>& buffers, const std::vector<Life>& lives, Order order, Bytes base) {
+  // What lives into the next step is there at both ends: it gets a place of its own.
+  const auto wraps_end =
+      std::stable_partition(order.begin(), order.end(), [&](std::size_t i) { return lives[i].wraps(); });
+  for (auto it = order.begin(); it != wraps_end; ++it) {
+    buffers[*it].offset = base;
+    base += buffers[*it].bytes;
+  }
+  order.erase(order.begin(), wraps_end);
   std::sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
     return lives[a].begin != lives[b].begin ? lives[a].begin < lives[b].begin : a < b;
   });
@@ -144,6 +159,7 @@ PeakLoad peak_load(const std::vector<Buffer>& buffers, const std::vector<Life>& 
     } else {
       changes[lives[i].begin] += buffers[i].bytes;
       changes[lives[i].end + 1] -= buffers[i].bytes;
+      if (lives[i].wraps()) changes[std::numeric_limits<std::int64_t>::min()] += buffers[i].bytes;
     }
   }
   PeakLoad peak{0, held};

@@ -10,7 +10,14 @@
 namespace headrace::runtime::planning {
 
 struct Life {
-  std::int64_t begin = 0, end = 0;  // logical times, both included; of a held buffer without meaning
+  // Logical times, both included; of a held buffer without meaning. With begin > end it lives from `begin` into the
+  // next step, until `end` there.
+  std::int64_t begin = 0, end = 0;
+
+  [[nodiscard]] bool wraps() const noexcept { return begin > end; }
+  [[nodiscard]] bool includes(std::int64_t time) const noexcept {
+    return wraps() ? time >= begin || time <= end : begin <= time && time <= end;
+  }
 };
 
 // Fills the offsets: held buffers end to end from 0, the others above them so that no two that live at a common time

@@ -76,7 +76,7 @@ enum class OperationKind : std::uint8_t {
   kNorm,       // cpu_optimizer: global norm, clip factor, skip decision
   kUpdate,     // cpu_optimizer: one tile
   kCopyState,  // cpu_optimizer: one stream of a tile at home in memory: kept aside before its early update, or put back
-  kCommit,     // nvme_write: flush and commit record; the last operation
+  kCommit,     // nvme_write: flush and commit record; the last operation, or after the last delayed update
 };
 [[nodiscard]] const char* operation_kind_name(OperationKind kind) noexcept;
 
@@ -127,7 +127,9 @@ struct Operation {
 enum class ActivationPolicy : std::uint8_t { kAuto, kKeep, kRecompute };
 // kInBackward: a unit is updated as soon as its gradient is complete, on the assumption that nothing is clipped and all
 // gradients are finite. Where that was wrong Plan::redo_operations follow.
-enum class UpdatePolicy : std::uint8_t { kAuto, kAfterBackward, kInBackward };
+// kIntoForward: a unit is updated in the next step, just before its first use there, with everything known. Where there
+// is no next step, or something else comes first, Plan::drain_operations make the updates.
+enum class UpdatePolicy : std::uint8_t { kAuto, kAfterBackward, kInBackward, kIntoForward };
 enum class Home : std::uint8_t { kDevice, kHost, kNvme };
 
 struct PlanInput {
@@ -171,13 +173,18 @@ struct MemoryLine {  // one row of the table of `headrace plan`; bytes at the st
 struct Plan {
   PlanInput input;  // with group_size, activations resolved
   std::vector<Buffer> buffers;
-  std::vector<Operation> operations;  // the step
+  std::vector<Operation> operations;  // the step; kIntoForward: it begins with the updates of the step before
   std::vector<Operation>
       eval_operations;  // forward of all units for one micro-batch at a time; fused_loss units as kForward
   // kInBackward: what follows a step (all of it but its commit) whose early updates do not stand. From the old slots
   // and the gradients every tile is updated again with the exact factor, or, after gradients that are not finite, only
   // what is held in memory is brought back. Then the commit. Without can_clip there is only the second.
   std::vector<Operation> redo_operations;
+  // kIntoForward: the step where no update is pending: the first one, or one after a drain, a skip or a restart. Its
+  // buffers are those of `operations`, and so are its computations and their order.
+  std::vector<Operation> start_operations;
+  // kIntoForward: the pending updates and the commit alone, after a step.
+  std::vector<Operation> drain_operations;
   std::vector<bool> keep_activations;                 // per unit
   std::vector<bool> gradient_spilled;                 // per unit
   std::vector<BufferId> held_weights;                 // per unit, kNoBuffer if streamed
@@ -188,7 +195,9 @@ struct Plan {
   Bytes nvme_state_bytes = 0;  // on disk, both slots, spill included
   Bytes state_bytes = 0;       // weights + optimizer, one slot
   Bytes read_bytes_per_step = 0, write_bytes_per_step = 0;
-  Bytes redo_read_bytes = 0, redo_write_bytes = 0;  // on top, in a step that is done again
+  Bytes redo_read_bytes = 0, redo_write_bytes = 0;    // on top, in a step that is done again
+  Bytes start_read_bytes = 0, start_write_bytes = 0;  // instead, where no update is pending
+  Bytes drain_read_bytes = 0, drain_write_bytes = 0;  // on top, where the updates do not wait for the next step
   std::vector<MemoryLine> memory;
   std::int32_t prefetch_units = 0;
   std::int32_t tile_buffers = 0;

@@ -36,7 +36,7 @@ std::vector<std::vector<Visit>> host_visits(const Facts& facts, const Timeline& 
     for (std::size_t u = 0; u < visits.size(); ++u)
       for (const std::int32_t stage : timeline.weights_stages[u]) visits[u].push_back({stage, stage, stage, false});
   }
-  if (timeline.is_eval) return visits;
+  if (timeline.is_eval || timeline.delayed) return visits;
   for (UnitId u = 0; u < facts.num_units(); ++u)
     if (facts.unit(u).update_reads_weights)
       visits[static_cast<std::size_t>(u)].push_back(
@@ -59,7 +59,7 @@ std::vector<Run> device_runs(const Facts& facts, const Timeline& timeline, const
         runs.back().last = stage;
         runs.back().last_visit = visit;
       } else {
-        runs.push_back({u, start, stage, stage, visit, visit, false});
+        runs.push_back({u, start, stage, stage, visit, visit, false, false});
       }
       ++visit;
     }
@@ -67,20 +67,40 @@ std::vector<Run> device_runs(const Facts& facts, const Timeline& timeline, const
   return runs;
 }
 
+std::vector<DelayedUpdate> delayed_updates(const Facts& facts, const Timeline& timeline, const Choices& choices,
+                                           const std::vector<Run>& device) {
+  std::vector<DelayedUpdate> updates;
+  if (!timeline.delayed) return updates;
+  const auto visits = host_visits(facts, timeline, device);
+  for (UnitId u = 0; u < facts.num_units(); ++u) {
+    if (!facts.unit(u).trained) continue;
+    const std::int32_t need = visits[static_cast<std::size_t>(u)].front().stage;
+    updates.push_back({u, std::max(0, need - choices.prefetch_units), need});
+  }
+  std::stable_sort(updates.begin(), updates.end(),
+                   [](const DelayedUpdate& a, const DelayedUpdate& b) { return a.need < b.need; });
+  return updates;
+}
+
 std::vector<Run> host_runs(const Facts& facts, const Timeline& timeline, const Choices& choices,
                            const std::vector<Run>& device) {
   std::vector<Run> runs;
   const auto visits = host_visits(facts, timeline, device);
+  const std::vector<DelayedUpdate> delayed = delayed_updates(facts, timeline, choices, device);
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     const auto index = static_cast<std::size_t>(u);
     if (choices.held_weights[index]) continue;
+    const bool is_delayed = timeline.delayed && facts.unit(u).trained;
     const Visit* before = nullptr;
     std::int32_t ordinal = 0;
     for (const Visit& visit : visits[index]) {
-      const std::int32_t start = std::max(0, visit.stage - choices.prefetch_units);
+      std::int32_t start = std::max(0, visit.stage - choices.prefetch_units);
+      if (is_delayed && before != nullptr) start = std::max(start, delayed.back().start);  // on disk: with the record
       bool stays = false;
       if (visit.is_update && timeline.early) {
         stays = true;  // the update follows the last backward visit
+      } else if (is_delayed && before != nullptr && visit.stage < delayed.back().need) {
+        stays = true;  // the new weights are not yet the current ones on disk
       } else if (before != nullptr && facts.input->cache) {
         const std::int32_t limit = is_turn(timeline, *before, visit) ? choices.stay_turn : choices.stay_other;
         const bool free_of_charge = !visit.is_update && start <= before->stage + 1;
@@ -94,7 +114,7 @@ std::vector<Run> host_runs(const Facts& facts, const Timeline& timeline, const C
           runs.back().last_visit = ordinal;
         }
       } else if (!visit.is_update) {  // an update alone reads its tiles, never the whole unit
-        runs.push_back({u, start, visit.stage, visit.stage, ordinal, ordinal, false});
+        runs.push_back({u, start, visit.stage, visit.stage, ordinal, ordinal, false, is_delayed && ordinal == 0});
       }
       before = &visit;
       ++ordinal;
@@ -139,8 +159,9 @@ TileNeeds tile_needs(const Facts& facts, const Choices& choices, UnitId unit, st
   const auto index = static_cast<std::size_t>(unit);
   TileNeeds needs;
   needs.buffer_optimizer = tile >= choices.held_tiles[index];
-  needs.buffer_weights = !weights_resident;
-  needs.read_weights = needs.buffer_weights && facts.unit(unit).update_reads_weights;
+  // A delayed update leaves the weights where the forward pass finds them.
+  needs.buffer_weights = !weights_resident && pass != UpdatePass::kDelayed;
+  needs.read_weights = !weights_resident && facts.unit(unit).update_reads_weights;
   needs.buffer_gradient = choices.spilled[index] && pass != UpdatePass::kEarly;  // early it is still in memory
   return needs;
 }
@@ -149,7 +170,7 @@ Traffic step_traffic(const Facts& facts, const Timeline& timeline, const Choices
                      const std::vector<Run>& host) {
   Traffic traffic;
   const std::vector<bool> resident = resident_in_update(choices, host);
-  for (const Run& run : host) traffic.read += facts.unit(run.unit).weights_disk_bytes;
+  for (const Run& run : host) traffic.read += run.from_update ? 0 : facts.unit(run.unit).weights_disk_bytes;
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     const UnitFacts& unit = facts.unit(u);
     const auto index = static_cast<std::size_t>(u);

@@ -29,7 +29,19 @@ struct Run {
   std::int32_t first = 0, last = 0;              // stages of the first and last visit
   std::int32_t first_visit = 0, last_visit = 0;  // their ordinals among the unit's visits
   bool into_update = false;                      // stays for the unit's update
+  bool from_update = false;                      // what the delayed update leaves; read only where none is pending
 };
+
+// Where in the next step a delayed update is made: among what starts with stage `start`; stage `need` is the first that
+// uses the unit.
+struct DelayedUpdate {
+  UnitId unit = -1;
+  std::int32_t start = 0, need = 0;
+};
+// Of every trained unit, in the order of need; both fields ascend. Empty where updates are not delayed. The record of
+// the step that they complete is written among what starts with the last one's `start`.
+[[nodiscard]] std::vector<DelayedUpdate> delayed_updates(const Facts& facts, const Timeline& timeline,
+                                                         const Choices& choices, const std::vector<Run>& device);
 
 // Copies in device memory; empty when compute reads host memory.
 [[nodiscard]] std::vector<Run> device_runs(const Facts& facts, const Timeline& timeline, const Choices& choices);
@@ -42,9 +54,9 @@ struct Distances {
 };
 [[nodiscard]] Distances visit_distances(const Facts& facts, const Timeline& timeline, const Choices& choices);
 
-// Which pass over the tiles: the only one, the one during the backward pass, or the one that follows where that one
-// does not stand.
-enum class UpdatePass : std::uint8_t { kAfterNorm, kEarly, kRedo };
+// Which pass over the tiles: the only one, the one during the backward pass, the one that follows where that one does
+// not stand, the one during the next forward pass, or the one instead of it.
+enum class UpdatePass : std::uint8_t { kAfterNorm, kEarly, kRedo, kDelayed, kDrain };
 
 // Until when the state and the gradient of a unit that is updated early are in use.
 [[nodiscard]] std::int64_t early_update_end(const Timeline& timeline, const Choices& choices, UnitId unit);

@@ -115,7 +115,7 @@ bool Ladder::upgrade_pipeline() {
 bool Ladder::hold_weights() {
   std::vector<std::int32_t> reads(facts_.units.size(), 0);
   for (UnitId u = 0; u < facts_.num_units(); ++u) reads[at(u)] = facts_.unit(u).update_reads_weights ? 1 : 0;
-  for (const Run& run : rung_.host.runs) reads[at(run.unit)] += run.into_update ? 0 : 1;
+  for (const Run& run : rung_.host.runs) reads[at(run.unit)] += run.into_update || run.from_update ? 0 : 1;
   UnitId best = -1;
   for (UnitId u = 0; u < facts_.num_units(); ++u) {
     if (rung_.choices.held_weights[at(u)] || facts_.unit(u).weights_bytes == 0) continue;

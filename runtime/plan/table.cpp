@@ -44,7 +44,7 @@ std::array<Bytes, kNumRows> rows_at_peak(const TierLayout& layout, Bytes slab_by
   std::array<Bytes, kNumRows> rows{};
   const PeakLoad peak = peak_load(layout.buffers, layout.lives);
   for (std::size_t i = 0; i < layout.buffers.size(); ++i)
-    if (layout.buffers[i].held || (layout.lives[i].begin <= peak.time && peak.time <= layout.lives[i].end))
+    if (layout.buffers[i].held || layout.lives[i].includes(peak.time))
       rows[row_of(layout.buffers[i])] += layout.buffers[i].bytes;
   rows[kBuffersRow] += slab_bytes - peak.bytes;
   return rows;
@@ -130,6 +130,13 @@ void add_table(Plan& plan, const Facts& facts, const Rung& rung, const DiskBytes
                                                 count_of(plan.tile_buffers, "tile", "tiles"));
 }
 
+void add_bytes(const std::vector<Operation>& operations, Bytes& read, Bytes& written) {
+  for (const Operation& op : operations) {
+    if (op.lane == Lane::kNvmeRead) read += op.bytes;
+    if (op.lane == Lane::kNvmeWrite) written += op.bytes;
+  }
+}
+
 }  // namespace
 
 void add_numbers(Plan& plan, const Facts& facts, const Rung& rung) {
@@ -137,12 +144,10 @@ void add_numbers(Plan& plan, const Facts& facts, const Rung& rung) {
   plan.device_slab_bytes = rung.device_slab_bytes;
   const Bytes arena = plan.input.separate_device ? 0 : plan.device_slab_bytes;
   plan.host_peak_bytes = plan.input.program_bytes + plan.host_slab_bytes + arena;
-  for (const Operation& op : plan.operations) {
-    if (op.lane == Lane::kNvmeRead) plan.read_bytes_per_step += op.bytes;
-    if (op.lane == Lane::kNvmeWrite) plan.write_bytes_per_step += op.bytes;
-  }
-  for (const Operation& op : plan.redo_operations)
-    (op.lane == Lane::kNvmeRead ? plan.redo_read_bytes : plan.redo_write_bytes) += op.bytes;
+  add_bytes(plan.operations, plan.read_bytes_per_step, plan.write_bytes_per_step);
+  add_bytes(plan.redo_operations, plan.redo_read_bytes, plan.redo_write_bytes);
+  add_bytes(plan.start_operations, plan.start_read_bytes, plan.start_write_bytes);
+  add_bytes(plan.drain_operations, plan.drain_read_bytes, plan.drain_write_bytes);
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     const UnitFacts& unit = facts.unit(u);
     plan.state_bytes += unit.elements * dtype_bytes(plan.input.weights_dtype);

@@ -103,6 +103,7 @@ Timeline make_step_timeline(const Facts& facts, std::int32_t group_size, UpdateP
   }
   Timeline timeline = builder.finish();
   timeline.early = update == UpdatePolicy::kInBackward;
+  timeline.delayed = update == UpdatePolicy::kIntoForward;
   return timeline;
 }
 

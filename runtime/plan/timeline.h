@@ -35,7 +35,8 @@ struct Timeline {
   std::int32_t group_size = 1, num_groups = 1, num_micro_batches = 1;
   bool is_eval = false;
   bool early = false;            // units are updated when their gradient is complete
-  std::vector<Stage> stages;     // computations, then one update stage per unit (of the redo when `early`)
+  bool delayed = false;          // units are updated in the next step, just before their first use
+  std::vector<Stage> stages;     // computations, then one update stage per unit (of the redo or the drain, if any)
   std::int32_t num_compute = 0;  // stages that compute
   std::int64_t norm_time = 0, end_time = 0;
   std::vector<std::vector<std::int32_t>> weights_stages;  // per unit: computing stages that read its weights, ascending

@@ -93,6 +93,7 @@ std::uint64_t NvmeStore::version_of(const TileId& id) const {
 
 Result<std::vector<io::TileTransfer>> NvmeStore::transfers(std::span<const TileMove> moves, std::uint64_t version,
                                                            Access access) {
+  const std::lock_guard lock(state_mutex_);
   std::vector<io::TileTransfer> result;
   result.reserve(moves.size());
   for (const TileMove& move : moves) {
@@ -145,6 +146,7 @@ Result<io::Ticket> NvmeStore::store_again(std::span<const TileMove> moves, std::
 }
 
 Result<void> NvmeStore::commit(std::uint64_t version) {
+  const std::lock_guard lock(state_mutex_);
   has_version_ = true;
   committed_.state_version = version;
   committed_.state_attempt = attempt_ + (stored_again_.exchange(false) ? 1 : 0);
@@ -169,12 +171,14 @@ Result<void> NvmeStore::commit_step(StepRecord record, bool updated) {
   on_disk.sequence = record_sequence_ + 1;
   on_disk.payload = encode(record);
   if (auto written = volumes_->write_record(on_disk); !written.ok()) {
+    const std::lock_guard lock(state_mutex_);
     committed_ = before;
     has_version_ = had_version;
     return written;
   }
   ++record_sequence_;
   attempt_is_recorded_ = true;
+  const std::lock_guard lock(state_mutex_);
   committed_ = std::move(record);
   return {};
 }

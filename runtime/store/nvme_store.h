@@ -17,7 +17,7 @@
 
 namespace headrace::runtime {
 
-// load() and store() from any thread; commit() with no store in flight.
+// load() and store() from any thread; commit() with no store in flight and no load of a tile that it makes current.
 class NvmeStore final : public TierStore {
  public:
   static Result<std::unique_ptr<NvmeStore>> create(const std::vector<std::string>& paths, const std::string& run_id,
@@ -56,8 +56,9 @@ class NvmeStore final : public TierStore {
 
   std::unique_ptr<io::VolumeSet> volumes_;
   ShardGeometry geometry_;
-  StepRecord committed_;      // current_slot is the truth for load and store
-  bool has_version_ = false;  // something was committed
+  mutable std::mutex state_mutex_;  // of what a commit changes while tiles that never change are loaded
+  StepRecord committed_;            // current_slot is the truth for load and store
+  bool has_version_ = false;        // something was committed
   std::uint64_t record_sequence_ = 0;
   std::uint32_t attempt_ = 0;              // of this session; the number after it is that of tiles stored again
   std::atomic<bool> stored_again_{false};  // in the step that is under way

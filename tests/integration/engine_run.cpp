@@ -109,7 +109,7 @@ runtime::StepSettings EngineRun::settings(std::uint64_t step, double clip_norm) 
   settings.hyper.beta2 = 0.95;
   settings.hyper.eps = 1e-8;
   settings.hyper.weight_decay = 0.1;
-  settings.hyper.optimizer_step = static_cast<std::int64_t>(engine_->committed().optimizer_step) + 1;
+  settings.hyper.optimizer_step = static_cast<std::int64_t>(engine_->finished().optimizer_step) + 1;
   settings.clip_norm = clip_norm;
   settings.samples_consumed = step;
   return settings;

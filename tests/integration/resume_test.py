@@ -53,6 +53,29 @@ class Resume(JobCase):
         verified = self.run_program("checkpoint", "verify", "run")
         self.assertIn(f"at step {len(steps)} ", verified.out)
 
+    def test_an_interrupt_commits_what_is_left_to_the_next_step(self):
+        process = self.start("train", "job.json", "--run-dir", "run", "headrace.steps=100000", "schedule.update=into_forward")
+        while b"step" not in (line := process.stdout.readline().encode()) or b"/100000" not in line:
+            self.assertTrue(line, "the run ended before its first step")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 75, out + err)
+        steps = [row["step"] for row in self.metrics()]
+        self.assertEqual(steps, list(range(1, len(steps) + 1)))
+        self.assertTrue(self.metrics()[-1]["drained"])
+        self.assertIn(f"stopped after step {len(steps)}.", out)
+        self.assertIn(f"at step {len(steps)} ", self.run_program("checkpoint", "verify", "run").out)
+        self.train("schedule.update=after_backward", "--max-steps", "1", "headrace.steps=100000")
+        self.train("schedule.update=after_backward", "--max-steps", str(len(steps) + 1), "headrace.steps=100000", run="late")
+        self.assertEqual(self.digest(), self.digest("late"))
+
+    def test_a_run_changes_its_update_policy_between_starts(self):
+        self.train(run="whole")
+        for update in ("into_forward", "in_backward", "into_forward", "after_backward", "into_forward", "into_forward"):
+            self.train(f"schedule.update={update}", "--max-steps", "1")
+        self.assertEqual([row["step"] for row in self.metrics()], [1, 2, 3, 4, 5, 6])
+        self.assertEqual(self.digest(), self.digest("whole"))
+
     def kill_campaign(self, *overrides, undisturbed=()):
         config = ["headrace.steps=24", *overrides]
         self.train(*config, *undisturbed, run="whole")
@@ -97,6 +120,14 @@ class Resume(JobCase):
         self.kill_campaign("schedule.update=in_backward", f"gradient_clipping={limit}", "debug.inject=\"nan:6,13\"",
                            f"memory.host={budget}", "debug.lane_delay_us=300", undisturbed=["schedule.update=after_backward"])
         self.assertTrue(any(row["redone"] for row in self.metrics("timing")))
+
+    def test_kills_within_delayed_updates(self):
+        # A third of the steps clips, some are dropped, evaluations drain; memory for half of the state, or the least.
+        limit = self.limit_that_clips_a_third("headrace.steps=24")
+        job = [f"gradient_clipping={limit}", "debug.inject=\"nan:6,13\"", "schedule.update=into_forward"]
+        refused = self.train(*job, "memory.host=1MiB", run="tiny", expect=4)
+        smallest = refused.err.split("memory.host=")[1].split()[0]
+        self.kill_campaign(*job, f"memory.host={smallest}", "debug.lane_delay_us=300", undisturbed=["schedule.update=after_backward"])
 
     def test_kills_with_half_of_the_state_resident_and_slow_lanes(self):
         # A budget between the smallest and plenty keeps some tiles in memory; delays keep writes in flight at the kill.

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <random>
 
@@ -60,7 +61,23 @@ std::vector<PlanInput> early_inputs() {
   inputs.back().host_budget = smallest_host_budget(inputs.back());
   return inputs;
 }
+// The same with delayed updates.
+std::vector<PlanInput> delayed_inputs() {
+  std::vector<PlanInput> inputs = early_inputs();
+  for (PlanInput& input : inputs) {
+    input.update = UpdatePolicy::kIntoForward;
+    input.host_budget = std::max(input.host_budget, smallest_host_budget(input));
+  }
+  inputs.push_back(inputs.front());
+  inputs.back().state_format = cpu_adam::StateFormat::kFp32;  // no weights needed by the update
+  inputs.back().host_budget = smallest_host_budget(inputs.back());
+  inputs.push_back(inputs.front());
+  inputs.back().model.units[1].tensors[0].frozen = true;  // read from disk in every pass
+  inputs.back().host_budget = smallest_host_budget(inputs.back());
+  return inputs;
+}
 using List = std::vector<Operation> Plan::*;
+constexpr std::array<List, 3> kDelayedLists = {&Plan::operations, &Plan::start_operations, &Plan::drain_operations};
 // Removes an operation and renumbers dependencies.
 void erase(std::vector<Operation>& operations, OperationId victim) {
   operations.erase(operations.begin() + victim);
@@ -107,6 +124,10 @@ TEST(CheckPlan, EveryDependencyIsNeeded) {
     expect_every_dependency_is_needed(plan, &Plan::operations, 40);  // fewer where all is held
     expect_every_dependency_is_needed(plan, &Plan::redo_operations, 1);
   }
+  for (const PlanInput& input : delayed_inputs()) {
+    const Plan plan = sound(input);
+    for (const List list : kDelayedLists) expect_every_dependency_is_needed(plan, list, 1);
+  }
 }
 
 TEST(CheckPlan, EveryOperationIsNeeded) {
@@ -116,6 +137,10 @@ TEST(CheckPlan, EveryOperationIsNeeded) {
     const Plan plan = sound(input);
     expect_every_operation_is_needed(plan, &Plan::operations);
     expect_every_operation_is_needed(plan, &Plan::redo_operations);
+  }
+  for (const PlanInput& input : delayed_inputs()) {
+    const Plan plan = sound(input);
+    for (const List list : kDelayedLists) expect_every_operation_is_needed(plan, list);
   }
 }
 
@@ -260,6 +285,107 @@ TEST(CheckPlan, FaultsOfEarlyUpdatesAreNamed) {
     EXPECT_NE(message, "") << fault.name;
     EXPECT_THAT(message, HasSubstr(fault.message)) << fault.name;
   }
+}
+
+OperationId position_of(const Plan& plan, OperationKind kind) {
+  const auto found = std::find_if(plan.operations.begin(), plan.operations.end(),
+                                  [&](const Operation& op) { return op.kind == kind; });
+  EXPECT_NE(found, plan.operations.end()) << operation_kind_name(kind);
+  return static_cast<OperationId>(found - plan.operations.begin());
+}
+// No operation of this kind waits for the record of the step before any more.
+void forget_commit(Plan& plan, OperationKind kind) {
+  const OperationId commit = position_of(plan, OperationKind::kCommit);
+  for (Operation& op : plan.operations)
+    if (op.kind == kind) std::erase(op.dependencies, commit);
+}
+// The record of the step before comes right after the first operation of the backward pass.
+void turn_before_commit(Plan& plan) {
+  const OperationId commit = position_of(plan, OperationKind::kCommit),
+                    turn = position_of(plan, OperationKind::kBackward);
+  std::rotate(plan.operations.begin() + commit, plan.operations.begin() + commit + 1,
+              plan.operations.begin() + turn + 1);
+  for (Operation& op : plan.operations)
+    for (OperationId& dependency : op.dependencies)
+      dependency = dependency == commit ? turn : dependency - (dependency > commit && dependency <= turn ? 1 : 0);
+}
+void expect_named(const Plan& plan, const std::vector<Fault>& faults) {
+  for (const Fault& fault : faults) {
+    Plan faulty = plan;
+    fault.plant(faulty);
+    const std::string message = message_of(check_plan(faulty));
+    EXPECT_NE(message, "") << fault.name;
+    EXPECT_THAT(message, HasSubstr(fault.message)) << fault.name;
+  }
+}
+
+TEST(CheckPlan, FaultsOfDelayedUpdatesAreNamed) {
+  PlanInput input = delayed_inputs().front();
+  input.host_budget = smallest_host_budget(input);
+  const Plan plan = sound(input);
+  ASSERT_TRUE(plan.gradient_spilled[1]);
+  expect_named(
+      plan, {{"a step after the backward pass with a drain",
+              [](Plan& p) { p.input.update = UpdatePolicy::kAfterBackward; }, "nothing to start or to drain"},
+             {"no drain", [](Plan& p) { p.drain_operations.clear(); }, "drain, unit 0 has a tile"},
+             {"no first step", [](Plan& p) { p.start_operations.clear(); }, "misses a micro-batch"},
+             {"a record without the last tile",
+              [](Plan& p) {
+                p.operations[static_cast<std::size_t>(position_of(p, OperationKind::kCommit))].dependencies.pop_back();
+              },
+              "may start before"},
+             {"a record of nothing", [](Plan& p) { p.start_operations.push_back(p.drain_operations.back()); }, ""},
+             {"a wrong total of the first step", [](Plan& p) { p.start_read_bytes += 4'096; }, "of the first step"},
+             {"a wrong total of the drain", [](Plan& p) { p.drain_read_bytes += 4'096; }, "the drain's operations"},
+             {"a drain that computes", [](Plan& p) { p.drain_operations.front().kind = OperationKind::kReadWeights; },
+              "a drain does not"},
+             {"another part of the gradient",
+              [](Plan& p) {
+                for (Operation& op : p.drain_operations)
+                  if (op.kind == OperationKind::kUpdate && op.tile == 0) use_of(op, Role::kGradient).offset += 4'096;
+              },
+              ""}});
+  // With weights at home in memory nothing but the record itself keeps what follows it behind it.
+  input.weights_home = Home::kHost;
+  input.host_budget = smallest_host_budget(input);
+  const Plan spilled = sound(input);
+  ASSERT_TRUE(spilled.gradient_spilled[1]);
+  expect_named(spilled,
+               {{"a spill over a gradient that is needed",
+                 [](Plan& p) { forget_commit(p, OperationKind::kWriteGradient); }, "of the step before"},
+                {"a record after the turn", turn_before_commit, "comes before the commit of the step before"}});
+  // Where each visit reads its weights, they are those that the record makes current.
+  PlanInput two = make_input(make_transformer({0, 4'096, 4'096, 4'096}));
+  two.state_format = cpu_adam::StateFormat::kSplit;
+  two.update = UpdatePolicy::kIntoForward;
+  two.cache = false;
+  expect_named(sound(two),
+               {{"weights read before the record", [](Plan& p) { forget_commit(p, OperationKind::kReadWeights); },
+                 "may not yet have made current"}});
+}
+
+// Gradients in memory live into the next step: nothing else may have their bytes until they are used there.
+TEST(CheckPlan, AGradientInMemoryIsKeptUntilItsDelayedUpdate) {
+  PlanInput input = delayed_inputs().front();
+  input.host_budget = kGiB;
+  input.cache = false;
+  const Plan plan = sound(input);
+  int tried = 0;
+  for (const Operation& out : plan.operations) {
+    if (out.kind != OperationKind::kGradientOut || !out.last) continue;
+    for (const Operation& other : plan.operations) {
+      if (other.kind != OperationKind::kReadWeights || other.unit == out.unit) continue;
+      for (const BufferUse& use : out.uses) {
+        if (use.role != Role::kGradient) continue;
+        Plan faulty = plan;
+        faulty.buffers[static_cast<std::size_t>(use.buffer)].offset =
+            plan.buffers[static_cast<std::size_t>(other.uses.front().buffer)].offset;
+        ++tried;
+        EXPECT_FALSE(check_plan(faulty).ok()) << "gradient of unit " << out.unit << " over weights of " << other.unit;
+      }
+    }
+  }
+  EXPECT_GT(tried, 10);
 }
 
 TEST(CheckPlan, StateThatIsHeldMustHaveItsOwnBytes) {

@@ -107,6 +107,49 @@ TEST(CompilePlan, AnEarlyUpdateFollowsItsGradientAndTheRedoFollowsTheStep) {
               ElementsAre("read_state 1 t0", "read_state 0 t0", "commit"));
 }
 
+TEST(CompilePlan, ADelayedUpdateComesBeforeTheFirstUseInTheNextStep) {
+  PlanInput input = two_units();
+  input.update = UpdatePolicy::kIntoForward;
+  const Plan plan = compile_checked(input);
+  // The state is read whole, the weights among it, and what the update leaves of them serves the forward pass.
+  EXPECT_THAT(names(plan.operations),
+              ElementsAre("read_state 0 t0", "read_state 1 t0", "update 0 t0", "write_state 0 t0", "update 1 t0",
+                          "write_state 1 t0", "commit", "read_weights 0", "forward 0 m0", "backward 1 m0",
+                          "gradient_out 1", "backward 0 m0", "gradient_out 0", "norm"));
+  EXPECT_THAT(plan.operations[6].dependencies, ElementsAre(3, 5));
+  EXPECT_THAT(plan.operations[7].dependencies, ElementsAre(6));  // the record makes what it reads the current version
+  EXPECT_THAT(plan.operations[8].dependencies, ElementsAre(2));  // an update and nothing of the disk
+  EXPECT_THAT(names(plan.start_operations),
+              ElementsAre("read_weights 0", "read_weights 1", "read_weights 0", "forward 0 m0", "backward 1 m0",
+                          "gradient_out 1", "backward 0 m0", "gradient_out 0", "norm"));
+  EXPECT_THAT(names(plan.drain_operations),
+              ElementsAre("read_state 0 t0", "read_state 1 t0", "update 0 t0", "write_state 0 t0", "update 1 t0",
+                          "write_state 1 t0", "commit"));
+  EXPECT_EQ(plan.read_bytes_per_step, 12'288 + 2 * 57'344);
+  EXPECT_EQ(plan.write_bytes_per_step, 2 * 57'344);
+  EXPECT_EQ(plan.start_read_bytes, 3 * 12'288);
+  EXPECT_EQ(plan.start_write_bytes, 0);
+  EXPECT_EQ(plan.drain_read_bytes, 2 * 57'344);
+  EXPECT_EQ(plan.drain_write_bytes, 2 * 57'344);
+}
+
+TEST(CompilePlan, ADelayedOwnerIsUpdatedBeforeAnybodyWhoUsesItsTensors) {
+  // Unit 2 uses the embedding while the record of its update is not yet written: one copy serves both.
+  for (const bool copies : {false, true}) {
+    PlanInput input = make_input(make_transformer({3, 20'480, 40'960, 20'480, 8'192, 40'960, 16'384, true}));
+    input.model.units[2].uses = {0};
+    input.update = UpdatePolicy::kIntoForward;
+    input.force_copies = copies;
+    input.cache = false;
+    const Plan plan = compile_checked(input);
+    std::vector<std::string> reads;
+    for (const std::string& name : names(plan.operations))
+      if (name == "read_weights 0" || name == "commit") reads.push_back(name);
+    EXPECT_THAT(reads, ::testing::Contains("commit"));
+    EXPECT_EQ(reads.front(), "commit");
+  }
+}
+
 TEST(CompilePlan, AutoUpdatesEarlyWhereThatHidesTheDisk) {
   PlanInput input = make_input(make_transformer({}));
   input.state_format = StateFormat::kSplit;
@@ -223,6 +266,21 @@ TEST_P(Formulas, BytesPerStepWithoutCacheAreThoseOfTheDesign) {
   EXPECT_DOUBLE_EQ(static_cast<double>(early.write_bytes_per_step), written);
   EXPECT_DOUBLE_EQ(static_cast<double>(early.redo_read_bytes), format.update_read * parameters);
   EXPECT_DOUBLE_EQ(static_cast<double>(early.redo_write_bytes), written);
+
+  // A delayed update's weights serve the forward pass, in every format: one visit reads none.
+  input.update = UpdatePolicy::kIntoForward;
+  for (const bool spills : {false, true}) {
+    input.host_budget = spills ? smallest_host_budget(input) : kGiB;
+    const Plan delayed = compile_checked(input);
+    ASSERT_EQ(std::count(delayed.gradient_spilled.begin(), delayed.gradient_spilled.end(), true), spills ? 5 : 0);
+    const double spilled_bytes = spills ? spill : 0;
+    EXPECT_DOUBLE_EQ(static_cast<double>(delayed.read_bytes_per_step),
+                     read - format.weight * parameters + spilled_bytes);
+    EXPECT_DOUBLE_EQ(static_cast<double>(delayed.write_bytes_per_step), written + spilled_bytes);
+    EXPECT_EQ(delayed.start_read_bytes + delayed.drain_read_bytes,
+              delayed.read_bytes_per_step + static_cast<Bytes>(format.weight * parameters));
+    EXPECT_EQ(delayed.start_write_bytes + delayed.drain_write_bytes, delayed.write_bytes_per_step);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

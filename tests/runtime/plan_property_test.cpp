@@ -55,7 +55,8 @@ PlanInput any_input() {
   input.activations = any_of<ActivationPolicy>(
       {ActivationPolicy::kAuto, ActivationPolicy::kAuto, ActivationPolicy::kKeep, ActivationPolicy::kRecompute});
   input.update = any_of<UpdatePolicy>({UpdatePolicy::kAuto, UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward,
-                                       UpdatePolicy::kInBackward, UpdatePolicy::kInBackward});
+                                       UpdatePolicy::kInBackward, UpdatePolicy::kIntoForward,
+                                       UpdatePolicy::kIntoForward, UpdatePolicy::kIntoForward});
   input.can_clip = any_bool();
   input.cache = any_bool();
   input.force_copies = any_bool();
