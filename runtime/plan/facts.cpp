@@ -75,6 +75,9 @@ Result<void> validate_whole_tensors(const PlanInput& input) {
         "train on one rank, or use AdamW");
   if (input.update == UpdatePolicy::kInBackward)
     return contradiction(fmt::format("{} cannot take an early update back", name), "update \"after_backward\"");
+  if (input.update == UpdatePolicy::kIntoForward)
+    return contradiction(fmt::format("{} takes all cores and does not update beside the forward pass", name),
+                         "update \"after_backward\"");
   for (UnitId u = 0; u < static_cast<UnitId>(input.model.units.size()); ++u) {
     const UnitInfo& unit = input.model.units[static_cast<std::size_t>(u)];
     if (num_tiles(input, u) > 1)
