@@ -53,8 +53,8 @@ struct QueueFile {
 
 struct QueueOptions {
   IoMode mode = IoMode::kAuto;
-  Bytes block_bytes = 4 * kMiB;
-  Bytes in_flight_bytes = 32 * kMiB;
+  Bytes block_bytes = kMiB;
+  Bytes in_flight_bytes = 16 * kMiB;
   Bytes alignment = kMinAlignment;
   std::chrono::milliseconds stall_report{10'000};
   std::chrono::milliseconds deadline{120'000};

@@ -53,7 +53,7 @@ void check(const Result<void>& result) {
 
 constexpr Traffic kAll[] = {Traffic::kRead, Traffic::kWrite, Traffic::kMixed};
 constexpr Bytes kBlocks[] = {kMiB, 4 * kMiB};
-constexpr Bytes kInFlight[] = {8 * kMiB, 32 * kMiB, 64 * kMiB};
+constexpr Bytes kInFlight[] = {8 * kMiB, 16 * kMiB, 32 * kMiB, 64 * kMiB};
 
 struct Backend {
   io::IoBackendChoice choice;

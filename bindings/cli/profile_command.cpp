@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <ctime>
 #include <memory>
@@ -73,6 +74,7 @@ struct Seconds {
   double memory, compute, optimizer;
 };
 constexpr Seconds kQuick{1.0, 1.2, 1.5}, kFull{4, 6, 6};
+constexpr double kQuickMost = 17;  // seconds of all parts: on a busy machine the later ones get what is left
 
 Result<profile::Report> measure(const ProfileArguments& arguments, const Parts& parts) {
   profile::StorageOptions options;
@@ -99,14 +101,21 @@ Result<profile::Report> measure(const ProfileArguments& arguments, const Parts& 
   if (parts.storage) {
     HEADRACE_TRY(report.storage, profile::measure_storage(arguments.paths, options, progress));
   }
+  double ahead = seconds.memory + seconds.compute + seconds.optimizer;
+  const auto fitting = [&](double wanted) {
+    const double left = kQuickMost - std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double share = arguments.quick ? std::clamp(left / ahead, 0.2, 1.0) : 1.0;
+    ahead -= wanted;
+    return wanted * share;
+  };
   if (parts.memory) {
-    HEADRACE_TRY(report.memory, profile::measure_memory(seconds.memory, progress));
+    HEADRACE_TRY(report.memory, profile::measure_memory(fitting(seconds.memory), progress));
   }
   if (parts.compute) {
-    HEADRACE_TRY(report.compute, profile::measure_compute(seconds.compute, progress));
+    HEADRACE_TRY(report.compute, profile::measure_compute(fitting(seconds.compute), progress));
   }
   if (parts.optimizer) {
-    HEADRACE_TRY(report.optimizer, profile::measure_optimizer(seconds.optimizer, progress));
+    HEADRACE_TRY(report.optimizer, profile::measure_optimizer(fitting(seconds.optimizer), progress));
   }
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

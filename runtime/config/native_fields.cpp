@@ -160,7 +160,8 @@ void add_machine(FieldTable& table, RunConfig& run) {
                            {"threads", IoBackendKind::kThreads}});
   table
       .add("headrace.io.mode", T::kChoice, "\"auto\"",
-           "direct bypasses the page cache and fails where the file system cannot; auto says when it uses buffered.")
+           "direct bypasses the page cache and fails where the file system cannot; auto says when it uses buffered, "
+           "and starts no run on tmpfs.")
       .may_change()
       .to(run.io.mode, {{"direct", IoMode::kDirect}, {"buffered", IoMode::kBuffered}});
   table
@@ -176,14 +177,16 @@ void add_machine(FieldTable& table, RunConfig& run) {
            "data: all of it is lost. A mounted device is refused in any case.")
       .may_change()
       .to(run.io.overwrite_devices);
-  table.add("headrace.io.block_bytes", T::kBytes, "\"auto\"", "Largest single request; a multiple of 4096.")
+  table
+      .add("headrace.io.block_bytes", T::kBytes, "\"auto\"",
+           "Largest single request; a multiple of 4096. auto is 1MiB.")
       .range(4 * kKiB, kGiB)
       .or_auto()
       .may_change()
       .to(run.io.block_bytes);
   table
       .add("headrace.io.in_flight_bytes", T::kBytes, "\"auto\"",
-           "Bytes given to the kernel and not yet completed; at least block_bytes.")
+           "Bytes given to the kernel and not yet completed, over all paths; at least block_bytes. auto is 16MiB.")
       .range(4 * kKiB, 64 * kGiB)
       .or_auto()
       .may_change()

@@ -96,8 +96,14 @@ Result<ComputeReport> measure_compute(double seconds, Progress& progress) {
     std::vector<double> forward_rates, backward_rates;
     GemmRate& rate = report.rates.emplace_back();
     rate.dtype = dtype_name(dtype);
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds / std::size(kDTypes));
-    for (int turn = 0; turn < 4 || std::chrono::steady_clock::now() < end; ++turn) {
+    const double share = seconds / std::size(kDTypes);
+    const auto start = std::chrono::steady_clock::now();
+    // Three turns after the first at least; on a busy machine one, where more would take half as long again.
+    const auto goes_on = [&](int turn) {
+      const double passed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+      return turn < 2 || (turn < 4 && passed < 1.5 * share) || passed < share;
+    };
+    for (int turn = 0; goes_on(turn); ++turn) {
       fill(data, turn == 0 ? kFeatures * kFeatures : 0);
       const double one = seconds_of([&] { forward(parallel, data); });
       const double two = seconds_of([&] { backward(parallel, data); });

@@ -26,10 +26,12 @@ double seconds_of(const std::function<void()>& work) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Twice the last cache, within an eighth of the memory.
-Bytes array_bytes(const Topology& topology) {
+constexpr double kBrief = 2;  // seconds: with fewer, making the arrays would take longer than measuring
+
+// Twice the last cache, once where time is short (both arrays together are twice then), within an eighth of the memory.
+Bytes array_bytes(const Topology& topology, bool brief) {
   const long cache = ::sysconf(_SC_LEVEL3_CACHE_SIZE);
-  const Bytes wanted = std::max<Bytes>(256 * kMiB, 2 * std::max<Bytes>(cache, 0));
+  const Bytes wanted = std::max<Bytes>(brief ? 128 * kMiB : 256 * kMiB, (brief ? 1 : 2) * std::max<Bytes>(cache, 0));
   const Bytes most = topology.effective_memory_limit > 0 ? topology.effective_memory_limit / 16 : 256 * kMiB;
   return std::max<Bytes>(std::min({wanted, most, kGiB}), 16 * kMiB) / kPiece * kPiece;
 }
@@ -40,7 +42,7 @@ Result<MemoryReport> measure_memory(double seconds, Progress& progress) {
   const Topology topology = detect_topology();
   MemoryReport report;
   report.threads = topology.usable_cores;
-  report.array_bytes = array_bytes(topology);
+  report.array_bytes = array_bytes(topology, seconds < kBrief);
   progress.step("memory", seconds);
   HEADRACE_TRY(const HostSlab slab, HostSlab::allocate(2 * report.array_bytes));
   report.pages = page_kind_name(slab.page_kind());
@@ -74,7 +76,13 @@ Result<MemoryReport> measure_memory(double seconds, Progress& progress) {
   // Turn by turn, the median of each: a slow moment of the machine falls on all alike.
   std::vector<std::vector<double>> rates(cases.size() + 1);
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-  for (int turn = 0; turn < 3 || std::chrono::steady_clock::now() < end; ++turn) {
+  // Three turns at least; on a busy machine one, where more would take half as long again.
+  const auto latest = end + std::chrono::duration<double>(seconds / 2);
+  const auto goes_on = [&](int turn) {
+    const auto now = std::chrono::steady_clock::now();
+    return turn < 1 || (turn < 3 && now < latest) || now < end;
+  };
+  for (int turn = 0; goes_on(turn); ++turn) {
     for (std::size_t i = 0; i < cases.size(); ++i) {
       const double took = seconds_of([&] { parallel.for_each(pieces, cases[i].work); });
       rates[i].push_back(static_cast<double>(report.array_bytes) / took);

@@ -9,6 +9,8 @@
 #include <map>
 #include <numeric>
 
+#include "runtime/profile/storage_pace.h"
+
 namespace headrace::profile {
 namespace {
 
@@ -16,87 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 constexpr Bytes kTileBytes = 4 * kMiB;
 constexpr double kAsGood = 0.03;  // settings closer than this are equal: repeats differ by more
-
-// How long and how often things are measured.
-struct Pace {
-  std::vector<Bytes> blocks, in_flight;
-  double sweep_seconds = 0, repeat_seconds = 0, fio_seconds = 0, pages_seconds = 0, layout_seconds = 0;
-  int repeats = 0, fio_repeats = 0, pages_repeats = 0;
-  // After so long what may be left out is: a busy machine or a slow disk must not make "quick" slow.
-  double most_seconds = 0;
-  std::vector<FioSetting> fio;
-};
-
-Pace pace_of(bool quick, std::size_t paths) {
-  Pace pace;
-  // With several paths each is also measured alone: everything is a little shorter then.
-  const double scale = paths > 1 ? 0.7 : 1.0;
-  if (quick) {
-    pace.blocks = {kMiB, 4 * kMiB};
-    pace.in_flight = {8 * kMiB, 32 * kMiB};
-    pace.sweep_seconds = 0.12 * scale;
-    pace.repeat_seconds = 0.3 * scale;
-    pace.fio_seconds = 0.3 * scale;
-    pace.pages_seconds = 0.12 * scale;
-    pace.layout_seconds = 1.0;
-    pace.repeats = 3;
-    pace.fio_repeats = 1;
-    pace.pages_repeats = 2;
-    pace.most_seconds = 11;
-    pace.fio = {{"io_uring", 4 * kMiB, 32 * kMiB, true}, {"io_uring", kMiB, 8 * kMiB, true}};
-    return pace;
-  }
-  pace.blocks = {256 * kKiB, kMiB, 2 * kMiB, 4 * kMiB};
-  pace.in_flight = {4 * kMiB, 8 * kMiB, 16 * kMiB, 32 * kMiB, 64 * kMiB};
-  pace.sweep_seconds = 0.25 * scale;
-  pace.repeat_seconds = 1.0 * scale;
-  pace.fio_seconds = 1.0 * scale;
-  pace.pages_seconds = 0.5 * scale;
-  pace.layout_seconds = 20;
-  pace.repeats = 5;
-  pace.fio_repeats = 5;
-  pace.pages_repeats = 3;
-  pace.most_seconds = 300;
-  for (const char* engine : {"io_uring", "libaio"}) {
-    for (const Bytes block : {kMiB, 4 * kMiB}) {
-      for (const Bytes flight : {8 * kMiB, 32 * kMiB}) pace.fio.push_back({engine, block, flight, true});
-    }
-  }
-  pace.fio.push_back({"io_uring", 4 * kMiB, 32 * kMiB, false});
-  return pace;
-}
-
-constexpr double kFioStart = 0.35;  // what a run of fio takes beside its measuring
-constexpr double kLatencySeconds = 0.15;
-constexpr int kConfirmTurns = 3;  // of the sweep's winner against the default
-constexpr int kAloneRepeats = 3;  // of each of several paths
-
-// The samples that write, by us or fio: the bytes that may be written are dealt out over their seconds, and each of
-// ours writes a tile at least.
-struct Writing {
-  int samples = 0;  // ours
-  double seconds = 0;
-  void add(int count, double each) {
-    samples += count;
-    seconds += count * each;
-  }
-};
-
-Writing writing_of(const Pace& pace, std::size_t paths, bool has_fio) {
-  Writing writing;
-  writing.add(2 * static_cast<int>(pace.blocks.size() * pace.in_flight.size()), pace.sweep_seconds);
-  writing.add(kConfirmTurns * 2, 2 * pace.sweep_seconds);
-  writing.add(pace.repeats * 2, pace.repeat_seconds);
-  writing.add(pace.pages_repeats * 2, pace.pages_seconds);
-  writing.add(1, kLatencySeconds);
-  if (paths > 1) {
-    writing.add(static_cast<int>(paths) * kAloneRepeats * 2, pace.repeat_seconds);
-    writing.add(static_cast<int>(paths), kLatencySeconds);
-  }
-  // fio mixes by chance: what it writes then may be all of twice a share.
-  if (has_fio) writing.seconds += (static_cast<double>(pace.fio.size()) + 3 * pace.fio_repeats) * pace.fio_seconds;
-  return writing;
-}
 
 class StorageMeasurement {
  public:
@@ -129,13 +50,17 @@ class StorageMeasurement {
     result.write_bytes = static_cast<Bytes>(static_cast<double>(write_allowance_) * seconds / writing_.seconds);
     return result;
   }
-  bool is_late() const { return std::chrono::duration<double>(Clock::now() - start_).count() > pace_.most_seconds; }
+  // Whether what may be left out can begin: each such part names the share of the time by which it has to.
+  bool has_time(double share) const {
+    return std::chrono::duration<double>(Clock::now() - start_).count() < share * pace_.most_seconds;
+  }
   Result<std::span<std::byte>> memory(const TransferSetting& setting, PageKind pages);
   Result<Sample> sample(Traffic traffic, const TransferSetting& setting, const SampleLimit& limit,
                         std::span<const std::uint32_t> which);
   Result<void> sweep(StorageResult& result);
   Result<TransferSetting> confirm(const TransferSetting& winner, const TransferSetting& standard);
   Result<void> repeat(StorageResult& result, std::span<const std::uint32_t> which, int repeats);
+  static void leave_fio_out(StorageResult& result);
   void fio_turn(StorageResult& result);
   void fio_sweep(StorageResult& result);
   Result<void> pages(StorageResult& result);
@@ -203,6 +128,7 @@ Result<TransferSetting> StorageMeasurement::confirm(const TransferSetting& winne
   limit.until_steady = false;
   std::vector<double> gain;
   for (int turn = 0; turn < kConfirmTurns; ++turn) {
+    if (!has_time(kConfirmBy)) return standard;
     progress_.step("storage: the fastest setting against the default", 8 * pace_.sweep_seconds);
     double seconds[2] = {};  // for a byte each way
     for (int i = 0; i < 2; ++i) {
@@ -220,7 +146,7 @@ Result<void> StorageMeasurement::repeat(StorageResult& result, std::span<const s
   SampleLimit limit = this->limit(pace_.repeat_seconds);
   limit.until_steady = !options_.quick;
   int turns = 0;
-  for (int turn = 0; turn < repeats && (turn < 2 || !is_late()); ++turn, ++turns) {
+  for (int turn = 0; turn < repeats && (turn < 2 || has_time(kRepeatBy)); ++turn, ++turns) {
     progress_.step(fmt::format("storage: reading, writing and both, turn {} of {}", turn + 1, repeats),
                    3 * pace_.repeat_seconds);
     for (const auto& [traffic, into] : {std::pair{Traffic::kRead, &result.read},
@@ -236,7 +162,12 @@ Result<void> StorageMeasurement::repeat(StorageResult& result, std::span<const s
       result.backend = sample.backend;
     }
     say_found(result);
-    if (turn < pace_.fio_repeats && result.fio) fio_turn(result);
+    if (turn >= pace_.fio_repeats || !result.fio) continue;
+    if (has_time(kFioTurnBy)) {
+      fio_turn(result);
+    } else if (result.fio->read.empty()) {
+      leave_fio_out(result);
+    }
   }
   for (Repeats* const part : {&result.read, &result.write, &result.mixed}) {
     part->cpu_seconds_per_byte /= turns;
@@ -249,6 +180,11 @@ Result<void> StorageMeasurement::repeat(StorageResult& result, std::span<const s
 void StorageMeasurement::say_found(const StorageResult& result) {
   progress_.found(fmt::format("read {}, write {}, both {}", format_rate(result.read.median()),
                               format_rate(result.write.median()), format_rate(result.mixed.median())));
+}
+
+void StorageMeasurement::leave_fio_out(StorageResult& result) {
+  result.fio.reset();
+  result.why_no_fio = "no time was left for it: the machine is busy, or the disk is slow";
 }
 
 void StorageMeasurement::fio_turn(StorageResult& result) {
@@ -280,7 +216,7 @@ void StorageMeasurement::fio_sweep(StorageResult& result) {
   const SampleLimit limit = this->limit(pace_.fio_seconds);
   double best_read = 0, best_write = 0;
   for (const FioSetting& setting : pace_.fio) {
-    if (is_late() && best_read > 0) break;
+    if (!has_time(kFioSweepBy)) break;
     const auto jobs = static_cast<Bytes>(all_.size());
     if (setting.block_bytes > std::min(limit.write_bytes / jobs, run_.others_range(0).bytes)) continue;
     for (const Traffic traffic : {Traffic::kRead, Traffic::kWrite}) {
@@ -298,6 +234,7 @@ void StorageMeasurement::fio_sweep(StorageResult& result) {
       (traffic == Traffic::kRead ? best_fio_read_ : best_fio_write_) = setting;
     }
   }
+  if (best_read <= 0 && !has_time(kFioSweepBy)) return leave_fio_out(result);
   if (best_read <= 0 || best_write <= 0) {
     if (result.why_no_fio.empty()) result.why_no_fio = "the test file is too small for it: raise --max-write";
     return;
@@ -318,7 +255,7 @@ Result<void> StorageMeasurement::pages(StorageResult& result) {
   SampleLimit limit = this->limit(pace_.pages_seconds);
   limit.until_steady = false;
   std::vector<double> rates[4];
-  for (int turn = 0; turn < pace_.pages_repeats && (turn < 1 || !is_late()); ++turn) {
+  for (int turn = 0; turn < pace_.pages_repeats && (turn < 1 || has_time(1)); ++turn) {
     progress_.step("storage: huge pages against ordinary ones", 4 * pace_.pages_seconds);
     for (int i = 0; i < 4; ++i) {
       const Traffic traffic = i / 2 == 0 ? Traffic::kRead : Traffic::kWrite;
@@ -387,7 +324,7 @@ Result<StorageReport> StorageMeasurement::measure() {
     report.results.push_back(std::move(result));
   }
   progress_.step("storage: reading everything back", pace_.layout_seconds / 4);
-  HEADRACE_RETURN_IF_ERROR(run_.verify(standard));
+  HEADRACE_RETURN_IF_ERROR(run_.verify(standard, pace_.verify_seconds));
   for (std::size_t i = 0; i < report.results.size(); ++i) {
     StorageResult& part = report.results[i];
     part.direct = true;
@@ -456,17 +393,6 @@ TransferSetting choose_setting(const std::vector<SweepPoint>& sweep, const Trans
       chosen = &setting;
   }
   return *chosen;
-}
-
-double planned_storage_seconds(const StorageOptions& options, std::size_t paths, bool has_fio) {
-  const Pace pace = pace_of(options.quick, paths);
-  const auto points = static_cast<double>(pace.blocks.size() * pace.in_flight.size());
-  double seconds = 0.75 * pace.layout_seconds + points * 3 * pace.sweep_seconds + kLatencySeconds +
-                   pace.repeats * 3 * pace.repeat_seconds + pace.pages_repeats * 4 * pace.pages_seconds;
-  if (paths > 1) seconds += static_cast<double>(paths) * (kLatencySeconds + kAloneRepeats * 3 * pace.repeat_seconds);
-  if (has_fio)
-    seconds += (2 * static_cast<double>(pace.fio.size()) + 3 * pace.fio_repeats) * (pace.fio_seconds + kFioStart);
-  return seconds;
 }
 
 Result<StorageReport> measure_storage(const std::vector<std::string>& paths, const StorageOptions& options,

@@ -202,14 +202,15 @@ Result<void> TransferRun::lay_out(const TransferSetting& setting, double seconds
   return {};
 }
 
-Result<void> TransferRun::verify(const TransferSetting& setting) {
+Result<void> TransferRun::verify(const TransferSetting& setting, double seconds) {
+  const io::TimePoint start = Clock::now();
   HEADRACE_TRY(const HostSlab memory, make_io_memory(memory_bytes(setting), PageKind::kTransparentHuge));
   HEADRACE_TRY(const std::unique_ptr<io::Queue> queue, make_queue(setting));
   TransferLoop loop(*queue, memory.bytes(), tile_bytes_ - alignment_, slots_of(setting, all_));
   for (std::uint32_t file = 0; file < files_.size(); ++file) {
     HEADRACE_RETURN_IF_ERROR(forget_pages(file));
     const std::int64_t end = others_range(file).offset / tile_bytes_;
-    for (std::int64_t tile = 0; tile < end; ++tile) {
+    for (std::int64_t tile = 0; tile < end && seconds_between(start, Clock::now()) < seconds; ++tile) {
       if (!loop.has_free()) HEADRACE_RETURN_IF_ERROR(loop.finish());
       loop.start(work_on(io::IoOperation::kRead, file, tile));
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <map>
 #include <memory>
 #include <span>
@@ -27,8 +28,8 @@ enum class Traffic : std::uint8_t { kRead, kWrite, kMixed };  // mixed: as many 
 [[nodiscard]] const char* traffic_name(Traffic traffic) noexcept;
 
 struct TransferSetting {
-  Bytes block_bytes = 4 * kMiB;
-  Bytes in_flight_bytes = 32 * kMiB;
+  Bytes block_bytes = kMiB;
+  Bytes in_flight_bytes = 16 * kMiB;
   io::IoBackendChoice backend = io::IoBackendChoice::kAuto;
   bool operator==(const TransferSetting&) const = default;
 };
@@ -69,8 +70,9 @@ class TransferRun {
   [[nodiscard]] Result<Sample> run(Traffic traffic, const TransferSetting& setting, const SampleLimit& limit,
                                    std::span<std::byte> memory, std::span<const std::uint32_t> which);
 
-  // Reads everything that was ever written through its checksums.
-  [[nodiscard]] Result<void> verify(const TransferSetting& setting);
+  // Reads everything that was ever written through its checksums, or as much of it as `seconds` allow.
+  [[nodiscard]] Result<void> verify(const TransferSetting& setting,
+                                    double seconds = std::numeric_limits<double>::infinity());
 
   // The part of each file that is read, written, and left to others (fio), in bytes from its start.
   struct Range {

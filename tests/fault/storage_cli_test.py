@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import unittest
@@ -70,6 +71,16 @@ class Checkpoints(StorageCase):
 
 
 class Paths(StorageCase):
+    def serve(self, behind, mount, *when):
+        """A folder through FUSE, without direct I/O."""
+        server = subprocess.Popen([FUSE_SERVER, self.folder / behind, self.folder / mount, *when], stdout=subprocess.PIPE, text=True)
+        self.addCleanup(server.wait)
+        self.addCleanup(server.terminate)
+        self.addCleanup(server.stdout.close)
+        if server.stdout.readline() != "ready\n":
+            self.skipTest("this system serves nothing through FUSE")
+        return server
+
     def test_paths_that_cannot_be_used(self):
         (self.folder / "file").write_text("")
         for path, words in [("missing", ["missing", "mkdir -p"]), ("file", ["is a file"]), ("/dev/null", ["a special file"])]:
@@ -94,12 +105,7 @@ class Paths(StorageCase):
         self.train("--max-steps", "2")
         wanted = self.digest()
         (self.folder / "mounted").mkdir()
-        server = subprocess.Popen([FUSE_SERVER, self.folder / "scratch", self.folder / "mounted"], stdout=subprocess.PIPE, text=True)
-        self.addCleanup(server.wait)
-        self.addCleanup(server.terminate)
-        self.addCleanup(server.stdout.close)
-        if server.stdout.readline() != "ready\n":
-            self.skipTest("this system serves nothing through FUSE")
+        self.serve("scratch", "mounted")
         self.use_paths("mounted")
         outcome = self.train("--max-steps", "1", "io.mode=direct", expect=4)
         self.assertIn("direct I/O is not possible", outcome.err)
@@ -109,6 +115,23 @@ class Paths(StorageCase):
         self.assertEqual(self.digest("fuse"), wanted)
         (storage,) = json.loads(self.run_program("profile", "mounted", "--quick", "--max-write", "64MiB", "--only", "storage", "--no-fio", "--json").out)["storage"]
         self.assertEqual(storage["mode"], "buffered")
+
+    @unittest.skipUnless(IS_ROOT, "mounting needs root")
+    def test_io_that_begins_to_fail_in_a_step_ends_the_run_with_the_first_error_and_the_run_goes_on_later(self):
+        (self.folder / "mounted").mkdir()
+        server = self.serve("scratch", "mounted", "later")
+        self.use_paths("mounted")
+        run = self.start("train", "job.json", "--run-dir", "run", "steps=100000", "io.mode=direct", "memory.cache=false")
+        while "/100000" not in (line := run.stdout.readline()):
+            self.assertTrue(line, "the run ended")
+        server.send_signal(signal.SIGUSR1)  # from now on direct I/O is refused: many requests are in flight
+        out, err = run.communicate(timeout=harness.DEADLINE)
+        self.assertEqual(run.returncode, 5, out[-2000:] + err)
+        for word in ("Invalid argument", "wanted ", "bytes, got ", ".volume", "headrace.io.mode"):
+            self.assertIn(word, err)
+        committed = self.metrics()[-1]["step"]
+        self.train("--max-steps", "2", "steps=100000", "io.mode=buffered")
+        self.assertEqual([row["step"] for row in self.metrics()], list(range(1, committed + 3)))
 
     @unittest.skipUnless(IS_ROOT and shutil.which("mkfs.ext4"), "needs root and mkfs.ext4")
     def test_a_disk_that_fills_up_beside_a_run_does_not_stop_it(self):

@@ -140,6 +140,9 @@ class Resume(JobCase):
         changed = self.train("optimizer.params.lr=0.5", expect=3)
         self.assertIn("lr", changed.err)
         self.assertIn("0.5", changed.err)
+        wider = self.train("bf16.enabled=false", expect=3)  # the stored bytes would be read as another type
+        self.assertIn('"bf16.enabled" is false', wider.err)
+        self.assertIn("trained with true", wider.err)
         self.train("headrace.steps=8", "memory.cache=false", "durability=power")
         self.assertEqual([row["step"] for row in self.metrics()], list(range(1, 9)))
 
@@ -178,6 +181,23 @@ class Resume(JobCase):
             self.assertEqual(process.returncode, 0, out + err)
         self.assertEqual(self.digest("a"), self.digest("alone"))
         self.assertEqual(self.digest("b"), self.digest("alone"))
+
+    def test_what_a_start_left_behind_is_removed_and_what_a_run_committed_is_kept(self):
+        for run in ("dead", "young", "kept"):
+            self.train("--max-steps", "1", run=run)
+        for run in ("dead", "young"):  # as if they had died before their first record
+            with open(self.volume(run), "r+b") as file:
+                file.seek(1 << 20)
+                file.write(bytes(min(1 << 20, self.volume(run).stat().st_size - (1 << 20))))
+        an_hour_ago = time.time() - 3600
+        for run in ("dead", "kept"):
+            os.utime(self.volume(run), (an_hour_ago, an_hour_ago))
+        outcome = self.train("--max-steps", "1", run="next")
+        self.assertRegex(outcome.out, r"removed .* in .*scratch that a start left behind which never committed a step")
+        self.assertRegex(outcome.out, r"other runs hold .* in 2 files")
+        self.assertFalse(self.volume("dead").exists())
+        self.assertTrue(self.volume("young").exists(), "it may be starting at this moment")
+        self.digest("kept")
 
     def test_one_run_opened_twice_is_refused(self):
         first = self.start("train", "job.json", "--run-dir", "run", "headrace.steps=100000")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What users of swap files met elsewhere, case by case, over each backend that reaches a disk: docs/failure-model.md
-// names them.
+// What users of swap files met elsewhere, case by case, over each backend that reaches a disk: docs/storage.md names
+// them.
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>

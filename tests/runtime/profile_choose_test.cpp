@@ -28,13 +28,13 @@ std::vector<SweepPoint> sweep_of(std::initializer_list<std::tuple<Bytes, Bytes, 
 }
 
 TEST(ChooseSetting, KeepsTheDefaultWhereItIsAsGood) {
-  const TransferSetting standard;
+  const TransferSetting standard{4 * kMiB, 32 * kMiB, io::IoBackendChoice::kAuto};
   const auto sweep = sweep_of({{kMiB, 8 * kMiB, 1.02e9}, {4 * kMiB, 32 * kMiB, 1.0e9}, {kMiB, 64 * kMiB, 1.01e9}});
   EXPECT_EQ(choose_setting(sweep, standard), standard);
 }
 
 TEST(ChooseSetting, TakesTheFewestBytesInFlightAmongTheFastest) {
-  const TransferSetting standard;
+  const TransferSetting standard{4 * kMiB, 32 * kMiB, io::IoBackendChoice::kAuto};
   const auto sweep = sweep_of({{kMiB, 64 * kMiB, 2.0e9},
                                {kMiB, 16 * kMiB, 1.98e9},
                                {2 * kMiB, 16 * kMiB, 1.97e9},
