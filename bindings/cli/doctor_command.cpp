@@ -52,12 +52,14 @@ Finding pages_finding() {
 }
 
 // A small volume is made, written, read and removed: what really works there, not what should.
-Finding path_finding(const std::string& path, io::IoBackendChoice backend, const char* name) {
+Finding path_finding(const std::string& path, io::IoMode mode, io::IoBackendChoice backend, const char* name) {
   io::VolumeGeometry geometry;
   geometry.streams.push_back({0, 1, 64 * kKiB, 64 * kKiB, 1});
   geometry.record_payload_bytes = 64;
   io::VolumeOptions options;
   options.backend = backend;
+  options.mode = mode;
+  if (auto usable = io::check_paths({path}, options); !usable.ok()) return {name, false, usable.error().to_string()};
   const std::string id = fmt::format("doctor-{}", getpid());
   auto volumes = io::VolumeSet::create({path}, id, geometry, options);
   if (!volumes.ok()) return {name, false, volumes.error().to_string()};
@@ -84,6 +86,7 @@ Finding path_finding(const std::string& path, io::IoBackendChoice backend, const
 
 Result<int> doctor(const std::string& config_file, bool json) {
   std::vector<std::string> paths{"."};
+  io::IoMode mode = io::IoMode::kAuto;
   std::vector<Finding> findings;
   const Topology topology = detect_topology();
   findings.push_back(cpu_finding(topology));
@@ -94,14 +97,15 @@ Result<int> doctor(const std::string& config_file, bool json) {
     request.config_file = config_file;
     HEADRACE_TRY(const models::TrainingSetup setup, models::read_setup(request));
     if (const auto configured = models::nvme_paths_of(setup.config.run); !configured.empty()) paths = configured;
+    mode = models::make_engine_options(setup, "").volume.mode;
     findings.push_back({"config", true, config_file + " is fine"});
   }
   for (const std::string& path : paths) {
     // In the order in which a run takes them; the first line is what it would use.
-    findings.push_back(path_finding(path, io::IoBackendChoice::kAuto, "storage"));
-    findings.push_back(path_finding(path, io::IoBackendChoice::kUring, "io_uring"));
-    findings.push_back(path_finding(path, io::IoBackendChoice::kLibaio, "libaio"));
-    findings.push_back(path_finding(path, io::IoBackendChoice::kThreads, "threads"));
+    findings.push_back(path_finding(path, mode, io::IoBackendChoice::kAuto, "storage"));
+    findings.push_back(path_finding(path, mode, io::IoBackendChoice::kUring, "io_uring"));
+    findings.push_back(path_finding(path, mode, io::IoBackendChoice::kLibaio, "libaio"));
+    findings.push_back(path_finding(path, mode, io::IoBackendChoice::kThreads, "threads"));
   }
   bool all_ok = true;
   JsonArray list;

@@ -100,7 +100,7 @@ class BadPaths(StorageCase):
     def test_tmpfs(self):
         self.mount("-t", "tmpfs", "-o", "size=64m", "none", self.folder / "scratch")
         words = ["scratch is on tmpfs", "name a folder on a disk"]
-        self.refused_everywhere("tmpfs", ["scratch"], train=[*words, "headrace.io.mode"], tune=words, profile=words)
+        self.refused_everywhere("tmpfs", ["scratch"], train=[*words, "headrace.io.mode"], tune=words, profile=words, doctor=words)
         self.assertIn("buffered I/O", self.train("--max-steps", "1", "io.mode=buffered").out)
 
     @unittest.skipUnless(IS_ROOT, "mounting needs root")
@@ -126,7 +126,7 @@ class BadPaths(StorageCase):
                     os.fsync(filler.fileno())
         words = ["No space left on device", "free space there"]
         profile = ["scratch", "free space there"]
-        self.refused_everywhere("no block is free", ["scratch"], train=words, tune=profile, profile=profile)
+        self.refused_everywhere("no block is free", ["scratch"], train=words, tune=profile, profile=profile, doctor=words)
 
     @unittest.skipUnless(IS_ROOT and shutil.which("mkfs.ext4"), "needs root and mkfs.ext4")
     def test_too_little_space_names_wanted_and_free(self):
