@@ -135,11 +135,12 @@ TEST(AdamWSizes, ten_steps_stay_near_fp64_at_every_size_and_misalignment) {
 }
 
 TEST(AdamWSizes, ten_steps_of_a_large_array_stay_near_fp64) {
-  Worst worst("10 steps, n=100003");
+  Worst worst("10 steps, n=100003; 2 steps, n=1048576");
   for (const Target target : targets()) {
     compare_with_truth({Kind::kSplit, DType::kBf16, target, 100003, 1, 10}, worst);
     compare_with_truth({Kind::kFp32, DType::kFp32, target, 100003, 3, 10}, worst);
   }
+  compare_with_truth({Kind::kSplit, DType::kFp32, best_target(), 1 << 20, 0, 2}, worst);
 }
 
 // Reachable states: |exp_avg| is a few times sqrt(exp_avg_sq) at most. The error of the update itself is relative to
