@@ -47,14 +47,6 @@ std::string headline(const runtime::Plan& plan, const models::TrainingSetup& set
       batch.micro_batch_size, setup.train_data.sequence_length, input.group_size);
 }
 
-const char* update_name(runtime::UpdatePolicy update) {
-  switch (update) {
-    case runtime::UpdatePolicy::kInBackward: return "in_backward";
-    case runtime::UpdatePolicy::kIntoForward: return "into_forward";
-    default: return "after_backward";
-  }
-}
-
 std::string update_text(const runtime::Plan& plan) {
   if (plan.input.update == runtime::UpdatePolicy::kIntoForward)
     return "update    of each unit in the next step, just before its first use there\n";
@@ -225,7 +217,7 @@ std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& se
   document.add("nvme_write_bytes_per_step", plan.write_bytes_per_step);
   add_prediction(document, prediction, plan);
   document.add("group_size", plan.input.group_size);
-  document.add("update", update_name(plan.input.update));
+  document.add("update", runtime::update_policy_name(plan.input.update));
   document.add("redo_read_bytes", plan.redo_read_bytes);
   document.add("redo_write_bytes", plan.redo_write_bytes);
   document.add("tile_elements", plan.input.tile_elements);

@@ -124,7 +124,7 @@ void print_start(models::Trainer& trainer, const models::TrainingSetup& setup, S
                                                                         ? ", rates from " + *setup.config.run.hardware
                                                                         : ", rates measured alone at start"));
   for (const std::string& note : setup.config.notes) screen.line("note: " + note);
-  for (const std::string& note : trainer.notes()) screen.line("note: " + note);
+  for (const std::string& note : trainer.take_notes()) screen.line("note: " + note);
   screen.line(trainer.engine().describe_memory());
   if (!trainer.engine().durable())
     screen.line("note: state at home in host memory ends with the process: this run cannot be resumed");
@@ -165,6 +165,7 @@ Result<Ending> run_steps(models::Trainer& trainer, const TrainArguments& argumen
     HEADRACE_TRY(const models::StepReport report, trainer.step());
     ++taken;
     summary.add(report, trainer);
+    for (const std::string& note : trainer.take_notes()) screen.line("note: " + note);
     screen.line(step_line(report, trainer.last_step()));
     if (trainer.evaluation_due() && !trainer.is_done()) {
       HEADRACE_TRY(const double loss, trainer.evaluate());

@@ -15,6 +15,7 @@
 #include "models/trainer/measure.h"
 #include "runtime/config/schedule.h"
 #include "runtime/engine/step_report.h"
+#include "runtime/plan/simulate.h"
 
 namespace headrace::models {
 
@@ -91,13 +92,44 @@ Result<void> Trainer::compute_step(StepReport& report) {
   return {};
 }
 
+// Where steps are clipped often, early updates mostly do not stand and all of the update follows the backward pass.
+// Then it is left to the next step, if that is predicted to be faster; and back again when clipping has become rare.
+Result<void> Trainer::adapt() {
+  const bool early = engine_->plan().input.update == runtime::UpdatePolicy::kInBackward;
+  if (!adapts_ || early == clips_.worthwhile()) return {};
+  if (!early) {
+    notes_.push_back("clipping has become rare: units are updated during the backward pass again");
+    return restart_with(runtime::UpdatePolicy::kInBackward);
+  }
+  const auto predicted = [&](runtime::UpdatePolicy update) {
+    runtime::PlanInput input = engine_->plan().input;
+    input.update = update;
+    const Result<runtime::Plan> plan = runtime::compile_plan(input);
+    const auto simulation = plan.ok() ? runtime::simulate(*plan, rates_) : Result<runtime::Simulation>(plan.error());
+    return simulation.ok() ? simulation->step_seconds : std::numeric_limits<double>::infinity();
+  };
+  const double now = predicted(runtime::UpdatePolicy::kAfterBackward);
+  const double then = predicted(runtime::UpdatePolicy::kIntoForward);
+  if (then >= now) {
+    adapts_ = false;
+    return {};
+  }
+  notes_.push_back(fmt::format(
+      "most steps are clipped: updates are left to the next step's forward pass (predicted {:.2f} s per step, {:.2f} s "
+      "with updates after the backward pass)",
+      then, now));
+  return restart_with(runtime::UpdatePolicy::kIntoForward);
+}
+
 Result<StepReport> Trainer::step() {
+  HEADRACE_RETURN_IF_ERROR(adapt());
   const auto report = std::make_shared<StepReport>();
   HEADRACE_TRY(const runtime::StepSettings settings, next_settings(report));
   HEADRACE_RETURN_IF_ERROR(engine_->begin_step(settings));
   const Result<void> computed = compute_step(*report);
   HEADRACE_TRY(report->outcome, engine_->finish_step());
   HEADRACE_CHECK(computed.ok(), "a step that failed in the driver failed in the engine");
+  clips_.add(!report->outcome.skipped && report->outcome.clip_factor < 1);
   finish_report(*report);
   HEADRACE_RETURN_IF_ERROR(append_committed());  // of the step before, where updates are left to the next one
   report_ = report;
@@ -177,6 +209,7 @@ std::string Trainer::metrics_row(const StepReport& report) const {
   row.add("host_peak_bytes", engine_->plan().host_slab_bytes);
   row.add("device_peak_bytes", engine_->plan().device_slab_bytes);
   row.add("skipped", outcome.skipped);
+  row.add("update", runtime::update_policy_name(engine_->plan().input.update));
   row.add("early", outcome.early);
   row.add("redone", outcome.redone);
   row.add("drained", outcome.drained);

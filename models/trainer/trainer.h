@@ -62,7 +62,9 @@ class Trainer {
   [[nodiscard]] const runtime::Bound& bound() const noexcept { return bound_; }
   [[nodiscard]] const runtime::Rates& rates() const noexcept { return rates_; }
   [[nodiscard]] const Model& model() const noexcept { return *model_; }
-  [[nodiscard]] std::vector<std::string> notes() const { return notes_; }  // lines for the start of the run
+  [[nodiscard]] std::vector<std::string> take_notes() {
+    return std::exchange(notes_, {});
+  }  // lines since the last call
 
   // The next step, its row in metrics.jsonl included; where its updates are left to the next step, so is its row.
   // kNumeric after max_skipped_in_a_row skipped steps.
@@ -98,6 +100,8 @@ class Trainer {
   [[nodiscard]] MicroBatch micro_batch(std::int32_t index) const;
   [[nodiscard]] std::string metrics_row(const StepReport& report) const;
   [[nodiscard]] Result<void> append_committed();
+  [[nodiscard]] Result<void> adapt();
+  [[nodiscard]] Result<void> restart_with(runtime::UpdatePolicy update);
   void keep_trace();
   void finish_report(StepReport& report) const;
 
@@ -109,6 +113,9 @@ class Trainer {
   std::unique_ptr<kernels::Parallel> parallel_;
   std::unique_ptr<Model> model_;
   std::unique_ptr<runtime::Engine> engine_;
+  runtime::EngineOptions engine_options_;
+  bool adapts_ = false;  // the update policy may change between steps
+  runtime::ClipHistory clips_;
   std::optional<runtime::LossScaler> loss_scaler_;
   Injection injection_;
   runtime::Rates rates_;

@@ -233,7 +233,8 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
   // A start that died before its first commit has a run id and nothing else: the run begins anew under it.
   resumed_ = earlier.has_value() && !never_committed(*earlier);
   run_id_ = earlier.has_value() ? earlier->run_id : new_run_id();
-  runtime::EngineOptions engine_options = make_engine_options(setup, run_id_);
+  runtime::EngineOptions& engine_options = engine_options_;
+  engine_options = make_engine_options(setup, run_id_);
   engine_options.products = parallel_.get();
   engine_options.nvme_paths = absolute_paths(engine_options.nvme_paths);
   if (earlier.has_value() && !earlier->nvme_paths.empty() &&
@@ -257,6 +258,8 @@ Result<void> Trainer::start_run(runtime::Plan plan, const std::optional<RunIdent
   gradient_scale_ = 1.0F;
   HEADRACE_RETURN_IF_ERROR(find_rates(engine_options.nvme_paths));
   find_bounds();
+  adapts_ = setup.config.run.schedule.update.is_auto() && engine_->durable() && engine_->plan().input.can_clip &&
+            engine_->plan().input.update == runtime::UpdatePolicy::kInBackward;
   if (resumed_) {
     if (engine_options.nvme_paths != earlier->nvme_paths) {  // moved, and found where the config says
       RunIdentity moved = *earlier;
@@ -287,6 +290,19 @@ Result<void> Trainer::find_rates(const std::vector<std::string>& nvme_paths) {
   HEADRACE_TRY(rates_, measure_rates(*engine_, *model_, *parallel_, micro_batch(0)));
   return write_file_atomically(join_path(folder_->path(), "hardware.json"),
                                format_hardware(rates_, engine_->plan().input, nvme_paths) + "\n");
+}
+
+// With another plan for the same volume: a resume within the process.
+Result<void> Trainer::restart_with(runtime::UpdatePolicy update) {
+  runtime::PlanInput input = engine_->plan().input;
+  input.update = update;
+  HEADRACE_TRY(runtime::Plan plan, runtime::compile_plan(input));
+  HEADRACE_RETURN_IF_ERROR(runtime::check_plan(plan));
+  HEADRACE_RETURN_IF_ERROR(drain());
+  engine_.reset();  // its memory and its lock first
+  HEADRACE_TRY(engine_, runtime::Engine::create(std::move(plan), engine_options_, runtime::StartMode::kResume));
+  find_bounds();
+  return engine_->load_held();
 }
 
 void Trainer::find_bounds() {

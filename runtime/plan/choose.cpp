@@ -65,7 +65,7 @@ std::vector<std::int32_t> group_sizes(const PlanInput& input) {
 
 std::vector<UpdatePolicy> policies(const PlanInput& input) {
   if (input.update != UpdatePolicy::kAuto) return {input.update};
-  return {UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward};
+  return {UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward, UpdatePolicy::kIntoForward};
 }
 
 }  // namespace

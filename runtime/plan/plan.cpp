@@ -57,6 +57,16 @@ const char* operation_kind_name(OperationKind kind) noexcept {
   return "unknown";
 }
 
+const char* update_policy_name(UpdatePolicy update) noexcept {
+  switch (update) {
+    case UpdatePolicy::kAuto: return "auto";
+    case UpdatePolicy::kAfterBackward: return "after_backward";
+    case UpdatePolicy::kInBackward: return "in_backward";
+    case UpdatePolicy::kIntoForward: return "into_forward";
+  }
+  return "unknown";
+}
+
 namespace {
 std::int64_t shard_elements(const PlanInput& input, UnitId unit) {
   const UnitInfo& info = input.model.units[static_cast<std::size_t>(unit)];

@@ -130,6 +130,7 @@ enum class ActivationPolicy : std::uint8_t { kAuto, kKeep, kRecompute };
 // kIntoForward: a unit is updated in the next step, just before its first use there, with everything known. Where there
 // is no next step, or something else comes first, Plan::drain_operations make the updates.
 enum class UpdatePolicy : std::uint8_t { kAuto, kAfterBackward, kInBackward, kIntoForward };
+[[nodiscard]] const char* update_policy_name(UpdatePolicy update) noexcept;  // "after_backward", …
 enum class Home : std::uint8_t { kDevice, kHost, kNvme };
 
 struct PlanInput {

@@ -29,7 +29,8 @@ PlanInput any_input() {
   input.micro_batches = static_cast<std::int32_t>(any_int(1, 4));
   input.group_size = static_cast<std::int32_t>(any_bool() ? 0 : any_int(1, input.micro_batches));
   input.weights_home = any_of<Home>({Home::kNvme, Home::kNvme, Home::kHost});
-  input.update = any_of<UpdatePolicy>({UpdatePolicy::kAuto, UpdatePolicy::kAuto, UpdatePolicy::kAfterBackward});
+  input.update = any_of<UpdatePolicy>({UpdatePolicy::kAuto, UpdatePolicy::kAuto, UpdatePolicy::kAfterBackward,
+                                       UpdatePolicy::kInBackward, UpdatePolicy::kIntoForward});
   input.can_clip = any_bool();
   input.cache = any_bool();
   input.force_copies = any_bool();
