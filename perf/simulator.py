@@ -40,6 +40,7 @@ CONFIGURATIONS = [
     ("20M, 4 micro-batches, groups of 1", SMALL, 4, 256, ["memory.host=250MiB", "schedule.group_size=1"]),
     ("20M, short sequences: the disk binds", SMALL, 2, 32, ["memory.host=200MiB"]),
     ("20M, early updates", SMALL, 2, 64, ["memory.host=250MiB", "schedule.update=in_backward"]),
+    ("20M, delayed updates", SMALL, 2, 64, ["memory.host=250MiB", "schedule.update=into_forward"]),
     ("20M, late updates", SMALL, 2, 64, ["memory.host=250MiB", "schedule.update=after_backward"]),
     ("20M, disk throttled to 200 MB/s", SMALL, 2, 128, ["memory.host=200MiB", "debug.throttle=200000000"]),
     ("20M, disk throttled to 60 MB/s", SMALL, 1, 128, ["memory.host=200MiB", "debug.throttle=60000000"]),
@@ -53,6 +54,7 @@ CONFIGURATIONS = [
     ("60M, computed again", MIDDLE, 2, 128, ["memory.host=400MiB", "schedule.activations=recompute"]),
     ("60M, nothing stays in memory", MIDDLE, 2, 64, ["memory.host=500MiB", "memory.cache=false"]),
     ("120M, early updates", LARGE, 1, 64, ["memory.host=600MiB", "schedule.update=in_backward"]),
+    ("120M, delayed updates", LARGE, 1, 64, ["memory.host=600MiB", "schedule.update=into_forward"]),
     ("120M, late updates", LARGE, 1, 64, ["memory.host=600MiB", "schedule.update=after_backward"]),
 ]
 
@@ -62,6 +64,8 @@ PAIRS = [
     ("20M, 8 at 200 MB/s, groups of 8", "20M, 8 at 200 MB/s, groups of 1"),
     ("20M, early updates", "20M, late updates"),
     ("120M, early updates", "120M, late updates"),
+    ("20M, delayed updates", "20M, late updates"),
+    ("120M, delayed updates", "120M, late updates"),
 ]
 GAIN_KEPT = 0.95
 
@@ -122,8 +126,10 @@ def measure(args, configuration):
     plan = json.loads(call(args, "plan", config, *overrides, hardware, "--json"))
     call(args, "train", config, *overrides, hardware, "--run-dir", folder / "run")
     rows = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
-    steps = [row["step_seconds"] for row in rows if "val_loss" not in row][1:]
-    moved = {key: statistics.median(row[key] for row in rows[1:]) for key in ("nvme_read_bytes", "nvme_write_bytes")}
+    # Delayed updates: the first step makes none, the last one its own as well.
+    rows = [row for row in rows if "val_loss" not in row and not row["drained"]][1:]
+    steps = [row["step_seconds"] for row in rows]
+    moved = {key: statistics.median(row[key] for row in rows) for key in ("nvme_read_bytes", "nvme_write_bytes")}
     prune(args, folder / "run")
     shutil.rmtree(folder)
     for key in moved:

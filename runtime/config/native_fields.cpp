@@ -82,7 +82,8 @@ void add_schedule(FieldTable& table, ScheduleConfig& schedule) {
                "When the optimizer runs: in_backward updates a unit as soon as its gradient is complete, and does it "
                "again from the old state where the norm then says clip or skip; into_forward leaves the updates to "
                "the next step, each just before its unit's first use there. The weights are the same. auto is "
-               "in_backward where it hides NVMe traffic and fits.")
+               "in_backward where it hides NVMe traffic and fits, and changes to into_forward while most steps are "
+               "clipped and that is predicted to be faster.")
           .may_change();
   update.to(schedule.update, {{"after_backward", UpdatePolicy::kAfterBackward},
                               {"in_backward", UpdatePolicy::kInBackward},
