@@ -129,6 +129,10 @@ class Resume(JobCase):
         smallest = refused.err.split("memory.host=")[1].split()[0]
         self.kill_campaign(*job, f"memory.host={smallest}", "debug.lane_delay_us=300", undisturbed=["schedule.update=after_backward"])
 
+    def test_kills_while_auto_changes_the_policy(self):
+        # Every step is clipped: a start that lives long enough leaves early updates for delayed ones.
+        self.kill_campaign("schedule.update=auto", "gradient_clipping=1e-6", "memory.cache=false", undisturbed=["schedule.update=after_backward"])
+
     def test_kills_with_half_of_the_state_resident_and_slow_lanes(self):
         # A budget between the smallest and plenty keeps some tiles in memory; delays keep writes in flight at the kill.
         plan = json.loads(self.run_program("plan", "job.json", "--json").out)
