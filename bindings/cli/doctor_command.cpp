@@ -59,6 +59,7 @@ Finding path_finding(const std::string& path, io::IoMode mode, io::IoBackendChoi
   io::VolumeOptions options;
   options.backend = backend;
   options.mode = mode;
+  options.deadline = std::chrono::seconds(30);  // of each transfer below
   if (auto usable = io::check_paths({path}, options); !usable.ok()) return {name, false, usable.error().to_string()};
   const std::string id = fmt::format("doctor-{}", getpid());
   auto volumes = io::VolumeSet::create({path}, id, geometry, options);
@@ -69,13 +70,8 @@ Finding path_finding(const std::string& path, io::IoMode mode, io::IoBackendChoi
   Finding finding{name, memory.ok(), memory.ok() ? (*volumes)->describe() : memory.error().to_string()};
   if (memory.ok()) {
     const io::TileTransfer transfer{{0, 0, 0}, {1, 0}, memory->bytes().data()};
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    io::Ticket write = (*volumes)->write({&transfer, 1});
-    auto result = write.wait(deadline);
-    if (result.ok()) {
-      io::Ticket read = (*volumes)->read({&transfer, 1});
-      result = read.wait(deadline);
-    }
+    auto result = (*volumes)->write({&transfer, 1}).wait(io::TimePoint::max());
+    if (result.ok()) result = (*volumes)->read({&transfer, 1}).wait(io::TimePoint::max());
     if (!result.ok()) finding = {name, false, result.error().to_string()};
   }
   volumes->reset();

@@ -2,24 +2,16 @@
 #include "runtime/engine/state_reader.h"
 
 #include <array>
-#include <chrono>
 #include <cstring>
 #include <optional>
 #include <utility>
 
-#include "core/check.h"
 #include "core/dtype.h"
 #include "core/hash.h"
 #include "runtime/engine/state_updater.h"
 #include "runtime/engine/tile_room.h"
 
 namespace headrace::runtime {
-
-namespace {
-
-constexpr std::chrono::minutes kTileDeadline{10};
-
-}  // namespace
 
 bool is_frozen(const UnitInfo& unit) noexcept {
   for (const TensorInfo& tensor : unit.tensors)
@@ -30,8 +22,7 @@ bool is_frozen(const UnitInfo& unit) noexcept {
 Result<void> wait_all(std::vector<io::Ticket>& tickets) {
   std::optional<Error> error;
   for (io::Ticket& ticket : tickets) {
-    Result<void> result = ticket.wait(std::chrono::steady_clock::now() + kTileDeadline);
-    HEADRACE_CHECK(ticket.ready(), "a tile move outlived the volume's own deadline");
+    Result<void> result = ticket.wait(io::TimePoint::max());  // the volume's own deadline bounds it
     if (!result.ok() && !error.has_value()) error = std::move(result).error();
   }
   tickets.clear();
