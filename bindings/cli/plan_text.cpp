@@ -220,6 +220,8 @@ std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& se
   document.add("update", runtime::update_policy_name(plan.input.update));
   document.add("redo_read_bytes", plan.redo_read_bytes);
   document.add("redo_write_bytes", plan.redo_write_bytes);
+  document.add("drain_read_bytes", plan.drain_read_bytes);
+  document.add("drain_write_bytes", plan.drain_write_bytes);
   document.add("tile_elements", plan.input.tile_elements);
   document.add("prefetch_units", plan.prefetch_units);
   document.add("tile_buffers", plan.tile_buffers);
