@@ -95,30 +95,36 @@ Result<void> Trainer::compute_step(StepReport& report) {
 // Where steps are clipped often, early updates mostly do not stand and all of the update follows the backward pass.
 // Then it is left to the next step, if that is predicted to be faster; and back again when clipping has become rare.
 Result<void> Trainer::adapt() {
-  const bool early = engine_->plan().input.update == runtime::UpdatePolicy::kInBackward;
+  const runtime::Plan& present = engine_->plan();
+  const bool early = present.input.update == runtime::UpdatePolicy::kInBackward;
   if (!adapts_ || early == clips_.worthwhile()) return {};
-  if (!early) {
-    notes_.push_back("clipping has become rare: units are updated during the backward pass again");
-    return restart_with(runtime::UpdatePolicy::kInBackward);
-  }
-  const auto predicted = [&](runtime::UpdatePolicy update) {
-    runtime::PlanInput input = engine_->plan().input;
+  const auto plan_with = [&](runtime::UpdatePolicy update) {
+    runtime::PlanInput input = present.input;
     input.update = update;
-    const Result<runtime::Plan> plan = runtime::compile_plan(input);
+    return runtime::compile_plan(input);
+  };
+  const auto predicted = [&](const Result<runtime::Plan>& plan) {
     const auto simulation = plan.ok() ? runtime::simulate(*plan, rates_) : Result<runtime::Simulation>(plan.error());
     return simulation.ok() ? simulation->step_seconds : std::numeric_limits<double>::infinity();
   };
-  const double now = predicted(runtime::UpdatePolicy::kAfterBackward);
-  const double then = predicted(runtime::UpdatePolicy::kIntoForward);
-  if (then >= now) {
-    adapts_ = false;
-    return {};
+  Result<runtime::Plan> other =
+      plan_with(early ? runtime::UpdatePolicy::kIntoForward : runtime::UpdatePolicy::kInBackward);
+  // A run that goes on as it is must not end for want of more disk.
+  adapts_ = other.ok() && other->nvme_state_bytes <= present.nvme_state_bytes;
+  if (!adapts_) return {};
+  if (!early) {
+    notes_.push_back("clipping has become rare: units are updated during the backward pass again");
+    return restart_with(std::move(*other));
   }
+  const double now = predicted(plan_with(runtime::UpdatePolicy::kAfterBackward));
+  const double then = predicted(other);
+  adapts_ = then < now;
+  if (!adapts_) return {};
   notes_.push_back(fmt::format(
       "most steps are clipped: updates are left to the next step's forward pass (predicted {:.2f} s per step, {:.2f} s "
       "with updates after the backward pass)",
       then, now));
-  return restart_with(runtime::UpdatePolicy::kIntoForward);
+  return restart_with(std::move(*other));
 }
 
 Result<StepReport> Trainer::step() {

@@ -101,7 +101,7 @@ class Trainer {
   [[nodiscard]] std::string metrics_row(const StepReport& report) const;
   [[nodiscard]] Result<void> append_committed();
   [[nodiscard]] Result<void> adapt();
-  [[nodiscard]] Result<void> restart_with(runtime::UpdatePolicy update);
+  [[nodiscard]] Result<void> restart_with(runtime::Plan plan);
   void keep_trace();
   void finish_report(StepReport& report) const;
 

@@ -293,10 +293,7 @@ Result<void> Trainer::find_rates(const std::vector<std::string>& nvme_paths) {
 }
 
 // With another plan for the same volume: a resume within the process.
-Result<void> Trainer::restart_with(runtime::UpdatePolicy update) {
-  runtime::PlanInput input = engine_->plan().input;
-  input.update = update;
-  HEADRACE_TRY(runtime::Plan plan, runtime::compile_plan(input));
+Result<void> Trainer::restart_with(runtime::Plan plan) {
   HEADRACE_RETURN_IF_ERROR(runtime::check_plan(plan));
   HEADRACE_RETURN_IF_ERROR(drain());
   engine_.reset();  // its memory and its lock first
@@ -308,17 +305,8 @@ Result<void> Trainer::restart_with(runtime::UpdatePolicy update) {
 void Trainer::find_bounds() {
   const runtime::Plan& plan = engine_->plan();
   bound_ = runtime::bound_of(plan, rates_);
-  const auto bound_of_list = [&](const std::vector<runtime::Operation>& operations, Bytes read, Bytes written) {
-    runtime::Plan part;  // as much of the plan as its bound depends on
-    part.input = plan.input;
-    part.operations = operations;
-    part.read_bytes_per_step = read;
-    part.write_bytes_per_step = written;
-    return runtime::bound_of(part, rates_);
-  };
-  if (plan.start_operations.empty()) return;
-  start_bound_ = bound_of_list(plan.start_operations, plan.start_read_bytes, plan.start_write_bytes);
-  drain_bound_ = bound_of_list(plan.drain_operations, plan.drain_read_bytes, plan.drain_write_bytes);
+  start_bound_ = runtime::bound_of(plan, plan.start_operations, plan.start_read_bytes, plan.start_write_bytes, rates_);
+  drain_bound_ = runtime::bound_of(plan, plan.drain_operations, plan.drain_read_bytes, plan.drain_write_bytes, rates_);
 }
 
 Result<void> Trainer::initialise_state() {

@@ -224,8 +224,16 @@ const char* Bound::resource() const noexcept {
 Bound bound_of(const Plan& plan, const Rates& rates) { return bound_of(plan, rates, {}); }
 
 Bound bound_of(const Plan& plan, const Rates& rates, const Collectives& collectives) {
+  Bound bound = bound_of(plan, plan.operations, plan.read_bytes_per_step, plan.write_bytes_per_step, rates);
+  for (const CollectiveUse& use : collective_uses(plan, collectives))
+    bound.network_seconds += collective_seconds(use.bytes, collectives.world_size, rates.network);
+  return bound;
+}
+
+Bound bound_of(const Plan& plan, const std::vector<Operation>& operations, Bytes read_bytes, Bytes write_bytes,
+               const Rates& rates) {
   Bound bound;
-  for (const Operation& op : plan.operations) {
+  for (const Operation& op : operations) {
     const OperationCost cost = cost_of(plan, op, rates);
     switch (op.kind) {
       case OperationKind::kForward:
@@ -239,8 +247,7 @@ Bound bound_of(const Plan& plan, const Rates& rates, const Collectives& collecti
       default: break;
     }
   }
-  const auto read = static_cast<double>(plan.read_bytes_per_step),
-             written = static_cast<double>(plan.write_bytes_per_step);
+  const auto read = static_cast<double>(read_bytes), written = static_cast<double>(write_bytes);
   const double cores = std::max({1, rates.cores, rates.machine_cores});
   const double threads_share = std::max(1, rates.cores) / cores;
   bound.io_cpu_seconds = (read + written) * rates.io_cpu_seconds_per_byte / cores;
@@ -252,8 +259,6 @@ Bound bound_of(const Plan& plan, const Rates& rates, const Collectives& collecti
     bound.cores_seconds += bound.compute_seconds * threads_share + bound.copy_seconds / cores;
   }
   bound.disk_seconds = disk_seconds(read, written, rates);
-  for (const CollectiveUse& use : collective_uses(plan, collectives))
-    bound.network_seconds += collective_seconds(use.bytes, collectives.world_size, rates.network);
   return bound;
 }
 

@@ -98,6 +98,9 @@ struct Bound {
 };
 [[nodiscard]] Bound bound_of(const Plan& plan, const Rates& rates);
 [[nodiscard]] Bound bound_of(const Plan& plan, const Rates& rates, const Collectives& collectives);
+// Of another list of the plan's operations, which moves so many bytes on NVMe.
+[[nodiscard]] Bound bound_of(const Plan& plan, const std::vector<Operation>& operations, Bytes read_bytes,
+                             Bytes write_bytes, const Rates& rates);
 
 // The fewest NVMe bytes that any schedule must move in a step of this job when every weight is used once forward and
 // once backward and memory keeps `kept_bytes` of state between uses: read >= (1-c)(s+2w), written >= s+w (write-through

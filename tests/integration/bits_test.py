@@ -169,20 +169,33 @@ class Bits(JobCase):
                 evaluated = (5, 10) if name == "evaluations" else ()
                 self.assertEqual([row["step"] for row in rows if row["drained"]], [*evaluated, 12])
 
-    def test_auto_leaves_updates_to_the_next_step_while_steps_are_clipped_and_back(self):
-        # Every step is clipped for a while, then none: the norm of the first steps is far above the limit of a later one.
-        job = ["headrace.steps=14", "gradient_clipping=1e-6", "memory.cache=false"]
+    def changed_by_auto(self, *job):
+        """The policy of each step under auto, whose bits and losses are those of late updates."""
         outcome = self.train(*job, "schedule.update=auto")
         self.train(*job, "schedule.update=after_backward", run="late")
         self.assertEqual(self.digest(), self.digest("late"))
         rows = self.metrics()
-        self.assertEqual([row["step"] for row in rows], list(range(1, 15)))
-        self.assertEqual([row["loss"] for row in rows], [row["loss"] for row in self.metrics("late")])
+        self.assertEqual([(row["step"], row["loss"]) for row in rows], [(row["step"], row["loss"]) for row in self.metrics("late")])
+        return outcome, rows
+
+    def test_auto_leaves_updates_to_the_next_step_while_steps_are_clipped(self):
+        outcome, rows = self.changed_by_auto("headrace.steps=14", "gradient_clipping=1e-6", "memory.cache=false")
         self.assertEqual([row["update"] for row in rows[:9]], ["in_backward"] * 9)
         after = {row["update"] for row in rows[9:]}
         self.assertEqual(len(after), 1)
         # Which of the two it is, the machine decides.
         self.assertEqual("most steps are clipped" in outcome.out, after == {"into_forward"})
+
+    def test_auto_comes_back_to_early_updates_when_clipping_becomes_rare(self):
+        # The norm falls from 2.8 to below 2 within 16 steps.
+        outcome, rows = self.changed_by_auto("headrace.steps=56", "gradient_clipping=2", "memory.cache=false", "debug.throttle=100000000")
+        clipped = [row["clip_factor"] < 1 for row in rows]
+        self.assertGreater(sum(clipped[:16]), 8)
+        self.assertLessEqual(sum(clipped[-40:]), 4)
+        self.assertEqual(rows[-1]["update"], "in_backward")
+        if "most steps are clipped" in outcome.out:
+            self.assertIn("clipping has become rare", outcome.out)
+            self.assertIn("into_forward", {row["update"] for row in rows})
 
     def test_frequent_clipping_ends_early_updates(self):
         self.train("headrace.steps=14", "gradient_clipping=1e-6", "schedule.update=in_backward")
