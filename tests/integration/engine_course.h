@@ -20,17 +20,6 @@ inline constexpr std::uint64_t kNanStep = 4;
 
 inline bool is_clipped(std::uint64_t step) { return step == kClippedSteps[0] || step == kClippedSteps[1]; }
 
-inline EngineRunOptions accumulating() {
-  EngineRunOptions options;
-  options.model = "gpt2_tiny";
-  options.prefix = "accum_";
-  options.micro_batches = 4;
-  options.group_size = 2;
-  options.weights_dtype = options.gradient_dtype = DType::kBf16;
-  options.state_format = cpu_adam::StateFormat::kSplit;
-  return options;
-}
-
 struct Course {
   std::vector<double> clip_norms;  // per step from 1
   std::vector<double> norms;
@@ -118,6 +107,45 @@ inline std::vector<Variant> variants(const EngineRunOptions& base,
       o.more_host_bytes = seed == 1 ? 0 : 500 * kKiB;
     });
   return result;
+}
+
+// Ten steps in fp16 whose loss scale makes gradients infinite by arithmetic; every third one is clipped.
+struct ScaledCourse {
+  std::uint64_t digest = 0, skipped = 0;
+  double loss_scale = 0;
+  bool operator==(const ScaledCourse&) const = default;
+};
+inline ScaledCourse run_scaled_course(runtime::UpdatePolicy update) {
+  EngineRunOptions options = accumulating();
+  options.weights_dtype = DType::kFp16;
+  options.gradient_dtype = DType::kFp32;
+  options.state_format = cpu_adam::StateFormat::kFp32;
+  options.update = update;
+  ScaledCourse course;
+  const TemporaryFolder folder;
+  const auto run = EngineRun::start(options, folder.path());
+  if (run == nullptr) return course;
+  runtime::LossScalerOptions scaler_options;
+  scaler_options.initial_scale_power = 132;
+  scaler_options.hysteresis = 1;
+  runtime::LossScaler scaler(scaler_options);
+  for (std::uint64_t step = 1; step <= 10; ++step) {
+    const double scale = scaler.scale();
+    const auto result = run->step(step, step % 3 == 0 ? 1e-2 : 1e9, [&](runtime::StepSettings& settings) {
+      settings.loss_scale = scale;
+      settings.loss_scaler = &scaler;
+    });
+    EXPECT_TRUE(result.ok()) << (result.ok() ? "" : result.error().to_string());
+    if (!result.ok()) return course;
+    EXPECT_EQ(run->engine().finished().loss_scale, scaler.scale());
+    course.skipped += result->outcome.skipped ? 1 : 0;
+  }
+  const auto digest = run->digest();
+  EXPECT_TRUE(digest.ok());
+  course.digest = digest.ok() ? *digest : 0;
+  course.loss_scale = run->engine().committed().loss_scale;
+  EXPECT_EQ(course.loss_scale, scaler.scale());
+  return course;
 }
 
 }  // namespace headrace::models

@@ -220,39 +220,10 @@ TEST(EngineDelayed, ADiskThatFailsWithinTheDelayedPhaseLeavesTheLastRecord) {
 
 // The scale of a step is that of its record, which follows one step later.
 TEST(EngineDelayed, LossScalingWithOverflowsGivesTheSameBits) {
-  EngineRunOptions options = accumulating();
-  options.weights_dtype = DType::kFp16;
-  options.gradient_dtype = DType::kFp32;
-  options.state_format = cpu_adam::StateFormat::kFp32;
-  const auto digest_of = [&](UpdatePolicy update) {
-    options.update = update;
-    const TemporaryFolder folder;
-    const auto run = EngineRun::start(options, folder.path());
-    runtime::LossScalerOptions scaler_options;
-    scaler_options.initial_scale_power = 132;
-    scaler_options.hysteresis = 1;
-    runtime::LossScaler scaler(scaler_options);
-    std::uint64_t skipped = 0;
-    for (std::uint64_t step = 1; step <= 10 && run != nullptr; ++step) {
-      const double scale = scaler.scale();
-      const auto result = run->step(step, step % 3 == 0 ? 1e-2 : 1e9, [&](runtime::StepSettings& settings) {
-        settings.loss_scale = scale;
-        settings.loss_scaler = &scaler;
-      });
-      EXPECT_TRUE(result.ok()) << result.error().to_string();
-      if (!result.ok()) return std::pair<std::uint64_t, std::uint64_t>{};
-      EXPECT_EQ(run->engine().finished().loss_scale, scaler.scale());
-      skipped += result->outcome.skipped ? 1 : 0;
-    }
-    const auto digest = run->digest();
-    EXPECT_TRUE(digest.ok());
-    EXPECT_EQ(run->engine().committed().loss_scale, scaler.scale());
-    return std::pair{digest.ok() ? *digest : 0, skipped};
-  };
-  const auto late = digest_of(UpdatePolicy::kAfterBackward);
-  EXPECT_GT(late.second, 0U);
-  EXPECT_LT(late.second, 9U);
-  EXPECT_EQ(digest_of(UpdatePolicy::kIntoForward), late);
+  const ScaledCourse late = run_scaled_course(UpdatePolicy::kAfterBackward);
+  EXPECT_GT(late.skipped, 0U);
+  EXPECT_LT(late.skipped, 9U);
+  EXPECT_EQ(run_scaled_course(UpdatePolicy::kIntoForward), late);
 }
 
 }  // namespace

@@ -265,13 +265,7 @@ TEST(EngineOptimizers, MastersBesideTheWeightsAndInTwoHalvesGiveTheBitsOfFp32Wei
 constexpr double kClipNorm = 1.0;
 
 EngineRunOptions accumulating(OptimizerKind kind) {
-  EngineRunOptions options;
-  options.model = "gpt2_tiny";
-  options.prefix = "accum_";
-  options.micro_batches = 4;
-  options.group_size = 2;
-  options.weights_dtype = options.gradient_dtype = DType::kBf16;
-  options.state_format = cpu_adam::StateFormat::kSplit;
+  EngineRunOptions options = models::accumulating();
   options.optimizer = kind;
   return options;
 }

@@ -42,6 +42,18 @@ struct EngineRunOptions {
   io::VolumeOptions volume;
 };
 
+// Four micro-batches in groups of two, bf16, split state.
+inline EngineRunOptions accumulating() {
+  EngineRunOptions options;
+  options.model = "gpt2_tiny";
+  options.prefix = "accum_";
+  options.micro_batches = 4;
+  options.group_size = 2;
+  options.weights_dtype = options.gradient_dtype = DType::kBf16;
+  options.state_format = cpu_adam::StateFormat::kSplit;
+  return options;
+}
+
 struct StepResult {
   runtime::StepOutcome outcome;
   double loss = 0;  // mean over the step's counted tokens, before the update

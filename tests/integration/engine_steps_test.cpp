@@ -16,17 +16,6 @@ namespace {
 
 constexpr double kClipNorm = 1.0;
 
-EngineRunOptions accumulating() {
-  EngineRunOptions options;
-  options.model = "gpt2_tiny";
-  options.prefix = "accum_";
-  options.micro_batches = 4;
-  options.group_size = 2;
-  options.weights_dtype = options.gradient_dtype = DType::kBf16;
-  options.state_format = cpu_adam::StateFormat::kSplit;
-  return options;
-}
-
 std::uint64_t digest_of(EngineRun& run) {
   const auto digest = run.digest();
   EXPECT_TRUE(digest.ok()) << digest.error().to_string();
