@@ -44,14 +44,14 @@ IMPURE = [
     "sys/*", "io/*", "core/file.h", "core/log.h", "core/process.h", "core/host_slab.h", "core/topology.h",
 ]
 
-SIMD_FILES = ["*_avx2.*", "*_avx512.*", "*_avx512bf16.*", "core/hash_*", "*-inl.h"]
+SIMD_FILES = ["*_avx2.*", "*_avx512.*", "*_avx512bf16.*", "*_neon.*", "core/hash_*", "*-inl.h"]
 # (headers, the files that may include them)
 FOREIGN = [
     (["liburing.h", "liburing/*"], ["io/uring_backend.cpp"]),
     (["libaio.h"], ["io/aio_backend.cpp"]),
     (["hwloc.h", "hwloc/*"], ["core/topology.cpp"]),
     (["oneapi/tbb.h", "oneapi/tbb/*", "tbb/*"], ["cpu_adam/*.cpp", "kernels/cpu/parallel.*"]),
-    (["immintrin.h", "x86intrin.h", "emmintrin.h", "avx*intrin.h"], SIMD_FILES),
+    (["immintrin.h", "x86intrin.h", "emmintrin.h", "avx*intrin.h", "arm_neon.h"], SIMD_FILES),
     (["xxhash.h", "xxh3.h"], ["core/hash_*"]),
     (["fmt/*"], ["*.cpp"]),
     (["spdlog/*"], ["core/log.cpp"]),

@@ -150,6 +150,9 @@ const KernelTable& kernel_table(Target target) noexcept {
   if (target == Target::kAvx512) return kAvx512Kernels;
   if (target == Target::kAvx2) return kAvx2Kernels;
 #endif
+#ifdef HEADRACE_NEON_KERNELS
+  if (target == Target::kNeon) return kNeonKernels;
+#endif
   HEADRACE_CHECK(target == Target::kScalar, "the target is not built for this machine");
   return kScalarKernels;
 }

@@ -27,9 +27,9 @@ enum class StateFormat : std::uint8_t {
 
 [[nodiscard]] const char* state_format_name(StateFormat format) noexcept;  // "fp32", "split", "split_bf16", "compact"
 
-enum class Target : std::uint8_t { kScalar, kAvx2, kAvx512 };
+enum class Target : std::uint8_t { kScalar, kAvx2, kAvx512, kNeon };  // kNeon: every AArch64 CPU
 [[nodiscard]] const char* target_name(Target target) noexcept;
-[[nodiscard]] Target best_target() noexcept;  // by CPUID; HEADRACE_CPU_TARGET=scalar|avx2|avx512 lowers it
+[[nodiscard]] Target best_target() noexcept;  // by CPUID; HEADRACE_CPU_TARGET=scalar|avx2|avx512|neon lowers it
 [[nodiscard]] bool target_available(Target target) noexcept;
 
 struct AdamWHyper {

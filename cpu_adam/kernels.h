@@ -91,5 +91,8 @@ extern const KernelTable kScalarKernels;
 extern const KernelTable kAvx2Kernels;
 extern const KernelTable kAvx512Kernels;
 #endif
+#ifdef HEADRACE_NEON_KERNELS
+extern const KernelTable kNeonKernels;
+#endif
 
 }  // namespace headrace::cpu_adam

@@ -103,5 +103,8 @@ extern const OptimizerTable kScalarOptimizers;
 extern const OptimizerTable kAvx2Optimizers;
 extern const OptimizerTable kAvx512Optimizers;
 #endif
+#ifdef HEADRACE_NEON_KERNELS
+extern const OptimizerTable kNeonOptimizers;
+#endif
 
 }  // namespace headrace::cpu_adam

@@ -95,6 +95,9 @@ const OptimizerTable& optimizer_table(Target target) noexcept {
   if (target == Target::kAvx512) return kAvx512Optimizers;
   if (target == Target::kAvx2) return kAvx2Optimizers;
 #endif
+#ifdef HEADRACE_NEON_KERNELS
+  if (target == Target::kNeon) return kNeonOptimizers;
+#endif
   HEADRACE_CHECK(target == Target::kScalar, "the target is not built for this machine");
   return kScalarOptimizers;
 }

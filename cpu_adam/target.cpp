@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cpu_adam/target.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
 #include "cpu_adam/kernels.h"
 
@@ -35,11 +37,21 @@ bool cpu_has_avx2() noexcept { return false; }
 bool cpu_has_avx512() noexcept { return false; }
 #endif
 
+#ifdef HEADRACE_NEON_KERNELS
+constexpr bool kHasNeon = true;  // part of the architecture
+#else
+constexpr bool kHasNeon = false;
+#endif
+
+constexpr Target kAllTargets[] = {Target::kNeon, Target::kAvx512, Target::kAvx2, Target::kScalar};
+
+Target next_lower(Target target) noexcept { return target == Target::kAvx512 ? Target::kAvx2 : Target::kScalar; }
+
 Target parse_wish(std::string_view wish) noexcept {
-  for (const Target target : {Target::kScalar, Target::kAvx2, Target::kAvx512}) {
+  for (const Target target : kAllTargets) {
     if (wish == target_name(target)) return target;
   }
-  std::fprintf(stderr, "HEADRACE_CPU_TARGET='%.*s' is none of scalar, avx2, avx512: using scalar\n",
+  std::fprintf(stderr, "HEADRACE_CPU_TARGET='%.*s' is none of scalar, avx2, avx512, neon: using scalar\n",
                static_cast<int>(wish.size()), wish.data());
   return Target::kScalar;
 }
@@ -51,6 +63,7 @@ const char* target_name(Target target) noexcept {
     case Target::kScalar: return "scalar";
     case Target::kAvx2: return "avx2";
     case Target::kAvx512: return "avx512";
+    case Target::kNeon: return "neon";
   }
   return "?";
 }
@@ -60,15 +73,16 @@ bool target_available(Target target) noexcept {
     case Target::kScalar: return true;
     case Target::kAvx2: return cpu_has_avx2();
     case Target::kAvx512: return cpu_has_avx512();
+    case Target::kNeon: return kHasNeon;
   }
   return false;
 }
 
 Target choose_target(std::string_view wish) noexcept {
-  const Target limit = wish.empty() ? Target::kAvx512 : parse_wish(wish);
-  if (limit >= Target::kAvx512 && cpu_has_avx512()) return Target::kAvx512;
-  if (limit >= Target::kAvx2 && cpu_has_avx2()) return Target::kAvx2;
-  return Target::kScalar;
+  if (wish.empty()) return *std::find_if(std::begin(kAllTargets), std::end(kAllTargets), target_available);
+  Target target = parse_wish(wish);
+  while (!target_available(target)) target = next_lower(target);
+  return target;
 }
 
 Target best_target() noexcept {

@@ -9,9 +9,9 @@
 
 namespace headrace::cpu_adam {
 
-// The fastest available target that is not above the wished one ("scalar", "avx2", "avx512"; empty: no wish). An
-// unknown word is reported on stderr and lowers to scalar: whoever sets it wants less, and slow and loud beats an
-// unnoticed typing error.
+// The fastest available target that is not above the wished one ("avx512" above "avx2" above "scalar", "neon" above
+// "scalar"; empty: no wish). An unknown word is reported on stderr and lowers to scalar: whoever sets it wants less,
+// and slow and loud beats an unnoticed typing error.
 [[nodiscard]] Target choose_target(std::string_view wish) noexcept;
 
 }  // namespace headrace::cpu_adam

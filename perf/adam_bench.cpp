@@ -381,7 +381,7 @@ int run(Options options) {
   if (cpus > 2) thread_counts.push_back(cpus);
   if (options.threads > 0) thread_counts = {options.threads};
   for (const Format& f : kFormats) {
-    for (const Target target : {Target::kAvx512, Target::kAvx2, Target::kScalar}) {
+    for (const Target target : {Target::kAvx512, Target::kAvx2, Target::kNeon, Target::kScalar}) {
       if (!target_available(target) || (!options.all && target < Target::kAvx2)) continue;
       if (options.threads > 0 && target != best_target()) continue;
       results.push_back(measure_in_cache(f, target, options));

@@ -76,10 +76,11 @@ struct Stream {
 // What one pass over memory costs: reads, updates or overwrites every word of every stream, `block` elements of each in
 // turn. The key is 0 at run time, so the contents survive; wide vectors are the compiler's choice.
 // Static, because an inline function cannot have clones.
-__attribute__((target_clones("avx512f", "avx2", "default"))) static std::uint64_t touch(std::uint64_t* words,
-                                                                                        std::int64_t count,
-                                                                                        Access access,
-                                                                                        std::uint64_t key) {
+#ifdef __x86_64__
+__attribute__((target_clones("avx512f", "avx2", "default")))
+#endif
+static std::uint64_t
+touch(std::uint64_t* words, std::int64_t count, Access access, std::uint64_t key) {
   std::uint64_t sum = 0;
   if (access == Access::kRead) {
     for (std::int64_t i = 0; i < count; ++i) sum ^= words[i];

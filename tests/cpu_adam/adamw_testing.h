@@ -21,7 +21,7 @@ namespace headrace::cpu_adam::testing {
 enum class Kind { kFp32, kBf16Master, kFp16Master, kSplit };
 inline constexpr Kind kAllKinds[] = {Kind::kFp32, Kind::kBf16Master, Kind::kFp16Master, Kind::kSplit};
 inline constexpr DType kAllDTypes[] = {DType::kFp32, DType::kBf16, DType::kFp16};
-inline constexpr Target kAllTargets[] = {Target::kScalar, Target::kAvx2, Target::kAvx512};
+inline constexpr Target kAllTargets[] = {Target::kScalar, Target::kAvx2, Target::kAvx512, Target::kNeon};
 
 inline const char* kind_name(Kind kind) {
   constexpr const char* kNames[] = {"fp32", "bf16+master", "fp16+master", "split"};

@@ -59,6 +59,7 @@ PLANTED = [
     ("core/log.cpp", '#include <hwloc.h>', "core/topology.cpp"),
     ("core/log.cpp", '#include <oneapi/tbb/task_arena.h>', "kernels/cpu/parallel"),
     ("cpu_adam/adamw.h", '#include <immintrin.h>', "_avx2"),
+    ("cpu_adam/adamw.h", '#include <arm_neon.h>', "_neon"),
     ("core/log.cpp", '#include <xxhash.h>', "core/hash_"),
     ("core/bytes.h", '#include <fmt/format.h>', "*.cpp"),
     ("core/topology.cpp", '#include <spdlog/spdlog.h>', "core/log.cpp"),

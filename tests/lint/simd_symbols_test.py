@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-SIMD_OBJECTS = ["*_avx2.cpp.o", "*_avx512.cpp.o", "*_avx512bf16.cpp.o"]
+SIMD_OBJECTS = ["*_avx2.cpp.o", "*_avx512.cpp.o", "*_avx512bf16.cpp.o", "*_neon.cpp.o"]
 WEAK = "Ww"  # code; weak data holds no instructions
 
 
@@ -24,7 +24,7 @@ def simd_objects(build):
 
 
 def weak_symbols(path):
-    lines = subprocess.run(["nm", "--defined-only", "--demangle", path], check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = subprocess.run([os.environ.get("NM", "nm"), "--defined-only", "--demangle", path], check=True, capture_output=True, text=True).stdout.splitlines()
     # nm: [address] kind name
     found = (line.split(maxsplit=2)[-2:] if line[:1] != " " else line.split(maxsplit=1) for line in lines)
     return [name for kind, name in found if kind in WEAK]

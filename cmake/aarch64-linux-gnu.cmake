@@ -1,0 +1,18 @@
+# SPDX-License-Identifier: Apache-2.0
+# Debian's cross compiler for AArch64, the libraries that `./dev test` unpacks in build/aarch64-root (or in
+# HEADRACE_AARCH64_ROOT), and qemu to run what it makes.
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(HEADRACE_AARCH64_ROOT ${CMAKE_CURRENT_LIST_DIR}/../build/aarch64-root CACHE PATH "Root of a Debian system for AArch64")
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES HEADRACE_AARCH64_ROOT)
+
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_SYSROOT ${HEADRACE_AARCH64_ROOT})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
+set(CMAKE_FIND_ROOT_PATH_MODE_PACKAGE ONLY)
+set(ENV{PKG_CONFIG_LIBDIR} ${HEADRACE_AARCH64_ROOT}/usr/lib/aarch64-linux-gnu/pkgconfig:${HEADRACE_AARCH64_ROOT}/usr/share/pkgconfig)
+set(ENV{PKG_CONFIG_SYSROOT_DIR} ${HEADRACE_AARCH64_ROOT})
+set(CMAKE_CROSSCOMPILING_EMULATOR qemu-aarch64 -L ${HEADRACE_AARCH64_ROOT})
