@@ -24,6 +24,8 @@ inline constexpr std::size_t kQueueDepth = 256;
 // The error's hint is the command that lifts the refusal.
 [[nodiscard]] Result<std::unique_ptr<IoBackend>> make_uring_backend(std::size_t queue_depth);
 [[nodiscard]] Result<std::unique_ptr<IoBackend>> make_aio_backend(std::size_t queue_depth);
+// One blocking system call.
+[[nodiscard]] IoCompletion execute_request(const IoRequest& request) noexcept;
 [[nodiscard]] Result<std::unique_ptr<IoBackend>> make_threads_backend(std::size_t queue_depth);
 
 // What to tell a user whose kernel answered io_uring_setup with this errno: message and the command that fixes it.

@@ -54,7 +54,7 @@ struct QueueFile {
 struct QueueOptions {
   IoMode mode = IoMode::kAuto;
   Bytes block_bytes = kMiB;
-  Bytes in_flight_bytes = 16 * kMiB;
+  Bytes in_flight_bytes = kInFlightPerPath;
   Bytes alignment = kMinAlignment;
   std::chrono::milliseconds stall_report{10'000};
   std::chrono::milliseconds deadline{120'000};

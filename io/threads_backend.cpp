@@ -70,21 +70,6 @@ class ThreadsBackend final : public IoBackend {
   }
 
  private:
-  static IoCompletion execute(const IoRequest& request) noexcept {
-    ssize_t moved = 0;
-    switch (request.operation) {
-      case IoOperation::kRead:
-        moved = ::preadv2(request.fd, request.segments, static_cast<int>(request.num_segments), request.offset, 0);
-        break;
-      case IoOperation::kWrite:
-        moved = ::pwritev2(request.fd, request.segments, static_cast<int>(request.num_segments), request.offset, 0);
-        break;
-      case IoOperation::kFlush: moved = ::fdatasync(request.fd); break;
-    }
-    if (moved < 0) return {request.tag, 0, errno};
-    return {request.tag, moved, 0};
-  }
-
   void work() {
     pthread_setname_np(pthread_self(), "headrace-io-rw");
     const BlockFileSizeSignal blocked;
@@ -95,7 +80,7 @@ class ThreadsBackend final : public IoBackend {
       const IoRequest request = waiting_.front();
       waiting_.pop_front();
       lock.unlock();
-      const IoCompletion completion = execute(request);
+      const IoCompletion completion = execute_request(request);
       lock.lock();
       done_.push_back(completion);
       completed_.notify_one();
@@ -114,6 +99,21 @@ class ThreadsBackend final : public IoBackend {
 };
 
 }  // namespace
+
+IoCompletion execute_request(const IoRequest& request) noexcept {
+  ssize_t moved = 0;
+  switch (request.operation) {
+    case IoOperation::kRead:
+      moved = ::preadv2(request.fd, request.segments, static_cast<int>(request.num_segments), request.offset, 0);
+      break;
+    case IoOperation::kWrite:
+      moved = ::pwritev2(request.fd, request.segments, static_cast<int>(request.num_segments), request.offset, 0);
+      break;
+    case IoOperation::kFlush: moved = ::fdatasync(request.fd); break;
+  }
+  if (moved < 0) return {request.tag, 0, errno};
+  return {request.tag, moved, 0};
+}
 
 Result<std::unique_ptr<IoBackend>> make_threads_backend(std::size_t queue_depth) {
   return std::unique_ptr<IoBackend>(std::make_unique<ThreadsBackend>(queue_depth));

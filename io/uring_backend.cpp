@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <vector>
 
 #include "io/backends.h"
 #include "io/posix.h"
@@ -16,6 +17,15 @@ namespace headrace::io {
 namespace {
 
 constexpr std::uint64_t kWakeUserData = ~std::uint64_t{0};
+// From here on a request is started by one of the ring's kernel threads and not by the owner: large ones are put
+// together on several cores then (measured: docs/storage.md), small ones would only wait for the thread.
+constexpr Bytes kWorkerBytes = 256 * kKiB;
+
+Bytes length_of(const IoRequest& request) noexcept {
+  Bytes bytes = 0;
+  for (std::uint32_t i = 0; i < request.num_segments; ++i) bytes += static_cast<Bytes>(request.segments[i].iov_len);
+  return bytes;
+}
 
 __kernel_timespec until(TimePoint deadline) noexcept {
   const auto left = std::max(deadline - std::chrono::steady_clock::now(), std::chrono::steady_clock::duration::zero());
@@ -40,6 +50,8 @@ class UringBackend final : public IoBackend {
     if (status < 0) return -status;
     has_ring_ = true;
     queue_depth_ = std::min<std::size_t>(queue_depth, parameters.sq_entries);
+    requests_.resize(queue_depth_);
+    for (std::size_t i = queue_depth_; i > 0; --i) free_.push_back(i - 1);
     if ((parameters.features & IORING_FEAT_EXT_ARG) == 0) return ENOSYS;  // waiting with a deadline needs Linux 5.11
     wake_fd_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     return wake_fd_.valid() ? 0 : errno;
@@ -65,7 +77,10 @@ class UringBackend final : public IoBackend {
     while (accepted < requests.size() && accepted < room) {
       io_uring_sqe* sqe = io_uring_get_sqe(&ring_);
       if (sqe == nullptr) break;
-      prepare(sqe, requests[accepted]);
+      const std::size_t slot = free_.back();
+      free_.pop_back();
+      requests_[slot] = requests[accepted];
+      prepare(sqe, slot);
       ++accepted;
     }
     broken_errno_ =
@@ -105,7 +120,8 @@ class UringBackend final : public IoBackend {
     return status;
   }
 
-  static void prepare(io_uring_sqe* sqe, const IoRequest& request) noexcept {
+  void prepare(io_uring_sqe* sqe, std::size_t slot) noexcept {
+    const IoRequest& request = requests_[slot];
     const auto offset = static_cast<std::uint64_t>(request.offset);
     switch (request.operation) {
       case IoOperation::kRead:
@@ -116,7 +132,8 @@ class UringBackend final : public IoBackend {
         break;
       case IoOperation::kFlush: io_uring_prep_fsync(sqe, request.fd, IORING_FSYNC_DATASYNC); break;
     }
-    io_uring_sqe_set_data64(sqe, request.tag);
+    if (has_workers_ && length_of(request) >= kWorkerBytes) io_uring_sqe_set_flags(sqe, IOSQE_ASYNC);
+    io_uring_sqe_set_data64(sqe, slot);
   }
 
   void arm_wake() noexcept {
@@ -148,12 +165,21 @@ class UringBackend final : public IoBackend {
         std::uint64_t counter = 0;
         [[maybe_unused]] const ssize_t got = ::read(wake_fd_.get(), &counter, sizeof counter);
       } else {
-        const int result = cqe->res;
-        out[count++] = {cqe->user_data, std::max(result, 0), result < 0 ? -result : 0};
+        const std::size_t slot = cqe->user_data;
+        out[count++] = outcome(requests_[slot], cqe->res);
+        free_.push_back(slot);
       }
       io_uring_cqe_seen(&ring_, cqe);
     }
     return count;
+  }
+
+  IoCompletion outcome(const IoRequest& request, int result) noexcept {
+    if (result == -ECANCELED) {  // nobody cancels: the kernel could not make a thread (a limit on processes)
+      has_workers_ = false;
+      return execute_request(request);
+    }
+    return {request.tag, std::max(result, 0), result < 0 ? -result : 0};
   }
 
   static Error broken(const char* call, int error_number) {
@@ -164,8 +190,11 @@ class UringBackend final : public IoBackend {
   io_uring ring_{};
   bool has_ring_ = false;
   bool wake_armed_ = false;
+  bool has_workers_ = true;
   int broken_errno_ = 0;
   std::size_t queue_depth_ = 0;
+  std::vector<IoRequest> requests_;  // in flight, by the number that goes with them
+  std::vector<std::size_t> free_;    // numbers
   UniqueFd wake_fd_;
 };
 

@@ -21,7 +21,7 @@ namespace headrace::io {
 namespace {
 
 Result<void> validate(const VolumeOptions& options) {
-  const bool sizes = options.block_bytes > 0 && options.in_flight_bytes > 0 && options.throttle_bytes_per_s >= 0 &&
+  const bool sizes = options.block_bytes > 0 && options.in_flight_bytes >= 0 && options.throttle_bytes_per_s >= 0 &&
                      options.delay_us >= 0;
   if (sizes && options.stall_report.count() > 0 && options.deadline.count() > 0) return {};
   return make_error(ErrorCode::kConfig,
@@ -220,9 +220,11 @@ Result<void> start(VolumeSet::Impl& impl) {
   const std::vector<BackendCandidate> candidates =
       options.seam != nullptr ? options.seam->candidates : backend_candidates(options.backend);
   HEADRACE_TRY(std::unique_ptr<IoBackend> backend, choose_backend(candidates, trials));
+  const Bytes in_flight =
+      options.in_flight_bytes > 0 ? options.in_flight_bytes : kInFlightPerPath * static_cast<Bytes>(impl.fds.size());
   QueueOptions queue_options{
-      options.mode,         options.block_bytes, options.in_flight_bytes,      impl.layout.alignment(),
-      options.stall_report, options.deadline,    options.throttle_bytes_per_s, options.delay_us};
+      options.mode,     options.block_bytes,          in_flight,       impl.layout.alignment(), options.stall_report,
+      options.deadline, options.throttle_bytes_per_s, options.delay_us};
   impl.queue = std::make_unique<Queue>(std::move(backend), std::move(files), queue_options);
   impl.options.seam = nullptr;
   return {};

@@ -64,12 +64,16 @@ enum class Striping : std::uint8_t { kMeasured, kEqual };
 
 struct BackendSeam;
 
+// In flight unless said otherwise, for each path: what keeps a fast drive busy. More lies longer in buffers that no
+// cache holds, and reading gets slower.
+inline constexpr Bytes kInFlightPerPath = 8 * kMiB;
+
 struct VolumeOptions {
   IoMode mode = IoMode::kAuto;
   IoBackendChoice backend = IoBackendChoice::kAuto;
-  // Half of this in flight writes slower, twice as much reads slower; in smaller requests the CPU time grows.
-  Bytes block_bytes = kMiB;           // largest single request
-  Bytes in_flight_bytes = 16 * kMiB;  // bytes accepted by the kernel and not yet completed
+  Bytes block_bytes = kMiB;  // largest single request; with smaller ones the CPU time grows
+  Bytes in_flight_bytes =
+      0;  // accepted by the kernel and not yet completed, over all paths; 0: kInFlightPerPath × paths
   Durability durability = Durability::kProcess;
   std::chrono::milliseconds stall_report{10'000};  // "no completion for 10 s on …"
   std::chrono::milliseconds deadline{120'000};     // then the transfer fails

@@ -162,7 +162,7 @@ class Bench {
           series.rates.push_back(sample.whole_bytes_per_s);
           series.cpu.push_back(sample.cpu_seconds_per_byte);
         };
-        add(standard[i], TransferSetting{});
+        add(standard[i], default_setting(which_.size()));
         const FioSample sample = theirs(kAll[i], fio_best_[i], arguments_.seconds);
         fio[i].rates.push_back(sample.bytes_per_s);
         fio[i].cpu.push_back(sample.cpu_seconds_per_byte);
@@ -174,7 +174,7 @@ class Bench {
       const double alone = median_of(fio[i].rates);
       const double ceiling = kAll[i] == Traffic::kMixed ? std::max(alone, additive) : alone;
       report(results, fmt::format("{}, {}", traffic_name(kAll[i]), paths_text_), standard[i], ceiling,
-             setting_text(TransferSetting{}));
+             setting_text(default_setting(which_.size())));
       report(results, fmt::format("{} at its best setting, {}", traffic_name(kAll[i]), paths_text_), best[i], ceiling,
              setting_text(our_best_[i]));
       json line = entry(fmt::format("fio {}, {}", traffic_name(kAll[i]), paths_text_), fio[i], ceiling);
@@ -222,33 +222,69 @@ class Bench {
   TransferSetting our_best_[3];
 };
 
-// DeepSpeed's handle at the best of its own sweep, by the peers' script; its fio line is left out, ours is the ceiling.
-void measure_peer(const Arguments& arguments, json& results) {
-  if (arguments.peer_python.empty()) return;
-  const std::string report = arguments.paths[0] + "/peer-storage.json";
-  const std::string command = fmt::format(
-      "'{}' '{}' --dir '{}/peer' --json '{}' --rounds {} --engines io_uring --fio-sizes-mib 1024 "
-      "--blocks-mib 1 4 8 --fio-depths 8 >&2",
-      arguments.peer_python, arguments.peer_script, arguments.paths[0], report, arguments.samples);
-  if (std::system(command.c_str()) != 0) give_up("the peer's script failed: " + command);
-  std::ifstream file(report);
-  const json peer = json::parse(file, nullptr, false);
-  if (peer.is_discarded() || !peer.contains("best")) give_up("the peer's report cannot be read: " + report);
-  for (const char* kind : {"read", "write"}) {
-    const json& best = peer["best"][fmt::format("handle {}", kind)];
-    const double value = best["GB_per_s"]["median"].get<double>() * 1e9;
-    std::fprintf(stderr, "DeepSpeed's aio, %s: %s\n", kind, format_rate(value).c_str());
-    results.push_back({{"name", fmt::format("DeepSpeed aio {}, 1 path", kind)},
-                       {"value", value},
-                       {"unit", "bytes/s"},
-                       {"ceiling", nullptr},
-                       {"fraction", nullptr},
-                       {"samples", {value}},
-                       {"setting", best["setting"]}});
+// DeepSpeed's handle by the peers' script: at the best of its own sweep turn by turn with us. The script's fio lines
+// are left out, ours is the ceiling.
+class Peer {
+ public:
+  Peer(const Arguments& arguments, TransferRun& run) : arguments_(arguments), run_(run) {
+    memory_ = value_of(make_io_memory(run.memory_bytes(TransferSetting{}), PageKind::kExplicitHuge));
   }
-  std::filesystem::remove(report);
-  std::filesystem::remove_all(arguments.paths[0] + "/peer");
-}
+
+  void measure(json& results) {
+    const json sweep = script("--blocks-mib 1 4 8 --rounds 3");
+    const Traffic kinds[] = {Traffic::kRead, Traffic::kWrite};
+    Series peer[2], standard[2];
+    for (int turn = 0; turn < arguments_.samples; ++turn) {
+      for (std::size_t i = 0; i < 2; ++i) {
+        const json& setting = best_of(sweep, kinds[i])["setting"];
+        const json report = script(fmt::format("--blocks-mib {} --handle-depths {} --handle-threads {} --rounds 1",
+                                               setting[0].dump(), setting[1].dump(), setting[2].dump()));
+        peer[i].rates.push_back(best_of(report, kinds[i])["GB_per_s"]["median"].get<double>() * 1e9);
+        const std::uint32_t first[] = {0};
+        const Sample sample = value_of(
+            run_.run(kinds[i], TransferSetting{}, {arguments_.seconds, 1024 * kGiB, false}, memory_.bytes(), first));
+        standard[i].rates.push_back(sample.whole_bytes_per_s);
+      }
+    }
+    for (std::size_t i = 0; i < 2; ++i) {
+      const double theirs = median_of(peer[i].rates), ours = median_of(standard[i].rates);
+      const char* kind = traffic_name(kinds[i]);
+      std::fprintf(stderr, "%s, 1 path: %s, DeepSpeed's aio %s: %.3f of it\n", kind, format_rate(ours).c_str(),
+                   format_rate(theirs).c_str(), ours / theirs);
+      results.push_back({{"name", fmt::format("{} beside DeepSpeed's aio, 1 path", kind)},
+                         {"value", ours},
+                         {"unit", "bytes/s"},
+                         {"ceiling", theirs},
+                         {"fraction", ours / theirs},
+                         {"samples", standard[i].rates},
+                         {"peer_samples", peer[i].rates},
+                         {"peer_setting", best_of(sweep, kinds[i])["setting"]}});
+    }
+    std::filesystem::remove_all(arguments_.paths[0] + "/peer");
+  }
+
+ private:
+  static const json& best_of(const json& report, Traffic traffic) {
+    return report["best"][fmt::format("handle {}", traffic_name(traffic))];
+  }
+
+  json script(const std::string& options) {
+    const std::string folder = arguments_.paths[0] + "/peer", file = folder + "/report.json";
+    std::filesystem::create_directories(folder);
+    const std::string command =
+        fmt::format("'{}' '{}' --dir '{}' --json '{}' --engines io_uring --fio-sizes-mib 64 --fio-depths 8 {} >&2",
+                    arguments_.peer_python, arguments_.peer_script, folder, file, options);
+    if (std::system(command.c_str()) != 0) give_up("the peer's script failed: " + command);
+    std::ifstream stream(file);
+    json report = json::parse(stream, nullptr, false);
+    if (report.is_discarded() || !report.contains("best")) give_up("the peer's report cannot be read: " + file);
+    return report;
+  }
+
+  Arguments arguments_;
+  TransferRun& run_;
+  HostSlab memory_;
+};
 
 int run(const Arguments& arguments) {
   const std::optional<FioProgram> fio = find_fio();
@@ -259,8 +295,8 @@ int run(const Arguments& arguments) {
   json results = json::array();
   for (std::size_t count = 1; count <= arguments.paths.size(); ++count)
     Bench(arguments, transfers, *fio, count).measure(results);
+  if (!arguments.peer_python.empty()) Peer(arguments, transfers).measure(results);
   check(transfers.verify(TransferSetting{}));
-  measure_peer(arguments, results);
   utsname system{};
   ::uname(&system);
   const Topology topology = detect_topology();

@@ -33,8 +33,8 @@ const char* choice_name(io::IoBackendChoice choice) {
   return "auto";
 }
 
-profile::TransferSetting present_setting(const config::IoConfig& io) {
-  profile::TransferSetting setting;
+profile::TransferSetting present_setting(const config::IoConfig& io, std::size_t paths) {
+  profile::TransferSetting setting = profile::default_setting(paths);
   setting.block_bytes = io.block_bytes.value_or(setting.block_bytes);
   setting.in_flight_bytes = io.in_flight_bytes.value_or(setting.in_flight_bytes);
   if (!io.backend.is_auto()) {
@@ -65,7 +65,7 @@ Result<profile::TuneJob> make_tune_job(const TuneArguments& arguments) {
   HEADRACE_TRY(const runtime::Plan plan, runtime::compile_plan(input));
   job.read_bytes = static_cast<double>(plan.read_bytes_per_step);
   job.write_bytes = static_cast<double>(plan.write_bytes_per_step);
-  job.present = present_setting(run.io);
+  job.present = present_setting(run.io, job.paths.size());
   job.quick = arguments.quick;
   HEADRACE_TRY(job.max_write, size_option("--max-write", arguments.max_write));
   return job;

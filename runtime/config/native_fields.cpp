@@ -187,7 +187,8 @@ void add_machine(FieldTable& table, RunConfig& run) {
       .to(run.io.block_bytes);
   table
       .add("headrace.io.in_flight_bytes", T::kBytes, "\"auto\"",
-           "Bytes given to the kernel and not yet completed, over all paths; at least block_bytes. auto is 16MiB.")
+           "Bytes given to the kernel and not yet completed, over all paths; at least block_bytes. auto is 8MiB for "
+           "each path.")
       .range(4 * kKiB, 64 * kGiB)
       .or_auto()
       .may_change()

@@ -287,7 +287,7 @@ Result<void> StorageMeasurement::latency(StorageResult& result, std::span<const 
 Result<StorageResult> StorageMeasurement::together() {
   StorageResult result;
   HEADRACE_RETURN_IF_ERROR(sweep(result));
-  const TransferSetting standard;
+  const TransferSetting standard = default_setting(all_.size());
   HEADRACE_TRY(result.setting, confirm(choose_setting(result.sweep, standard), standard));
   result.is_default = result.setting == standard;
   HEADRACE_RETURN_IF_ERROR(latency(result, all_));
@@ -312,7 +312,7 @@ Result<StorageReport> StorageMeasurement::measure() {
   const auto start = Clock::now();
   StorageReport report;
   progress_.step("storage: laying out the test file", pace_.layout_seconds / 2);
-  const TransferSetting standard;
+  const TransferSetting standard = default_setting(all_.size());
   HEADRACE_RETURN_IF_ERROR(run_.lay_out(standard, pace_.layout_seconds));
   write_allowance_ =
       std::max<Bytes>(options_.max_write - run_.written_bytes() - writing_.samples * run_.tile_bytes(), 0);

@@ -56,6 +56,12 @@ bool is_steady(const std::vector<Point>& points, double begin, double end, doubl
 
 }  // namespace
 
+TransferSetting default_setting(std::size_t paths) {
+  TransferSetting setting;
+  setting.in_flight_bytes = io::kInFlightPerPath * static_cast<Bytes>(paths);
+  return setting;
+}
+
 const char* traffic_name(Traffic traffic) noexcept {
   return traffic == Traffic::kRead ? "read" : traffic == Traffic::kWrite ? "write" : "mixed";
 }

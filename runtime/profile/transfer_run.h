@@ -29,10 +29,12 @@ enum class Traffic : std::uint8_t { kRead, kWrite, kMixed };  // mixed: as many 
 
 struct TransferSetting {
   Bytes block_bytes = kMiB;
-  Bytes in_flight_bytes = 16 * kMiB;
+  Bytes in_flight_bytes = io::kInFlightPerPath;
   io::IoBackendChoice backend = io::IoBackendChoice::kAuto;
   bool operator==(const TransferSetting&) const = default;
 };
+// What training uses with so many paths unless the config says otherwise.
+[[nodiscard]] TransferSetting default_setting(std::size_t paths);
 
 // Where a sample ends: when the rate is steady and `seconds` have passed, at the latest after twice as long, or when
 // `write_bytes` have been written.

@@ -4,9 +4,11 @@
 #include <sys/resource.h>
 
 #include "core/file.h"
+#include "core/host_slab.h"
 #include "fault_support.h"
 #include "io/backends.h"
 #include "io/layout.h"
+#include "io/volume_file.h"
 
 namespace headrace::fault {
 namespace {
@@ -88,6 +90,36 @@ TEST_F(Environment, NoLockedMemoryIsNoFailure) {
     return ::chown(folder_.path().c_str(), 65'534, 65'534) == 0 && ::setresuid(65'534, 65'534, 65'534) == 0;
   });
   EXPECT_TRUE(contains(text, "1 volume in ")) << text;
+}
+
+// The ring's kernel threads count against the limit on processes. Where none can be made the owner moves the bytes.
+TEST_F(Environment, ARingThatGetsNoThreadsOfItsOwnMovesTheSameBytes) {
+  const std::string text = in_child([this]() -> std::string {
+    if (::geteuid() != 0) return "cannot be set up here";
+    auto file = io::make_nameless_file(folder_.path());
+    auto backend = io::make_uring_backend(16);
+    if (!file.ok() || !backend.ok()) return "cannot be set up here";
+    const HostSlab memory = HostSlab::allocate(2 * kMiB).value();
+    const std::span<std::byte> written = memory.bytes().first(kMiB), read = memory.bytes().last(kMiB);
+    std::fill(written.begin(), written.end(), std::byte{'w'});
+    const rlimit one{1, 1};
+    if (::setrlimit(RLIMIT_NPROC, &one) != 0 || ::setresuid(65'534, 65'534, 65'534) != 0)
+      return "cannot be set up here";
+    const auto move = [&](io::IoOperation operation, std::span<std::byte> bytes) {
+      const iovec segment{bytes.data(), bytes.size()};
+      const io::IoRequest request{operation, file->get(), 0, &segment, 1, 7};
+      io::IoCompletion done;
+      const auto accepted = (*backend)->submit({&request, 1});
+      if (!accepted.ok() || *accepted != 1) return std::string("not accepted");
+      const auto reaped = (*backend)->reap({&done, 1}, 1, std::chrono::steady_clock::now() + std::chrono::seconds(30));
+      if (!reaped.ok() || *reaped != 1) return std::string("no answer");
+      return done.error_number != 0 ? io::errno_text(done.error_number) : std::to_string(done.bytes);
+    };
+    const std::string wrote = move(io::IoOperation::kWrite, written), got = move(io::IoOperation::kRead, read);
+    return wrote + ", " + got + (std::ranges::equal(read, written) ? ", the same bytes" : ", other bytes");
+  });
+  SKIP_WHERE_REFUSED(text);
+  EXPECT_EQ(text, "1048576, 1048576, the same bytes");
 }
 
 TEST_F(Environment, WithoutDirectIoModeDirectRefusesAndModeAutoSaysSo) {
