@@ -26,7 +26,8 @@ inline constexpr std::size_t kQueueDepth = 256;
 [[nodiscard]] Result<std::unique_ptr<IoBackend>> make_aio_backend(std::size_t queue_depth);
 // One blocking system call.
 [[nodiscard]] IoCompletion execute_request(const IoRequest& request) noexcept;
-[[nodiscard]] Result<std::unique_ptr<IoBackend>> make_threads_backend(std::size_t queue_depth);
+[[nodiscard]] Result<std::unique_ptr<IoBackend>> make_threads_backend(std::size_t queue_depth,
+                                                                      int threads = kIoThreads);
 
 // What to tell a user whose kernel answered io_uring_setup with this errno: message and the command that fixes it.
 [[nodiscard]] Error uring_refusal(int error_number);
@@ -40,7 +41,7 @@ struct BackendCandidate {
   const char* effect = "";    // of using it in place of the one before
 };
 // In order of preference; the one that `choice` names, or all.
-[[nodiscard]] std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice);
+[[nodiscard]] std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice, int threads = kIoThreads);
 
 // Tests replace the candidates of a VolumeSet through this (VolumeOptions::seam).
 struct BackendSeam {

@@ -160,7 +160,7 @@ Error aio_refusal(int error_number) {
   return make_error(ErrorCode::kPreflight, std::move(what), std::move(fix));
 }
 
-std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice) {
+std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice, int threads) {
   const bool any = choice == IoBackendChoice::kAuto;
   std::vector<BackendCandidate> candidates;
   // When this program was built without it, only who asks for it hears of it.
@@ -171,7 +171,7 @@ std::vector<BackendCandidate> backend_candidates(IoBackendChoice choice) {
     candidates.push_back({"libaio", [] { return make_aio_backend(kQueueDepth); }, any, "at about the same speed"});
   }
   if (choice == IoBackendChoice::kThreads || any) {
-    candidates.push_back({"threads", [] { return make_threads_backend(kQueueDepth); }, false,
+    candidates.push_back({"threads", [threads] { return make_threads_backend(kQueueDepth, threads); }, false,
                           "at more CPU time per byte and with fewer requests in flight"});
   }
   return candidates;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -90,26 +91,23 @@ Result<VolumeLayout> VolumeLayout::make(const VolumeGeometry& geometry, std::uin
   return layout;
 }
 
-// One round of the deal: each place goes to the volume that is furthest behind its share, so that neighbours lie apart.
+std::vector<std::uint32_t> deal_round(const std::vector<std::uint32_t>& shares) {
+  const std::int64_t total = std::accumulate(shares.begin(), shares.end(), std::int64_t{0});
+  std::vector<std::int64_t> credit(shares.size(), 0);
+  std::vector<std::uint32_t> round;
+  for (std::int64_t place = 0; place < total; ++place) {
+    for (std::size_t volume = 0; volume < shares.size(); ++volume) credit[volume] += shares[volume];
+    const auto next = std::max_element(credit.begin(), credit.end()) - credit.begin();
+    credit[static_cast<std::size_t>(next)] -= total;
+    round.push_back(static_cast<std::uint32_t>(next));
+  }
+  return round;
+}
+
 void VolumeLayout::deal() {
-  std::int64_t total = 0;
-  for (const std::uint32_t share : shares_) total += share;
-  std::vector<std::int64_t> credit(num_volumes_, 0);
+  round_ = deal_round(shares_);
   places_.resize(num_volumes_);
-  if (total == num_volumes_) {  // equal shares go round in order
-    for (std::uint32_t volume = 0; volume < num_volumes_; ++volume) {
-      places_[volume] = {volume};
-      round_.push_back(volume);
-    }
-    return;
-  }
-  for (std::uint32_t place = 0; place < total; ++place) {
-    for (std::uint32_t volume = 0; volume < num_volumes_; ++volume) credit[volume] += shares_[volume];
-    const auto next = static_cast<std::uint32_t>(std::max_element(credit.begin(), credit.end()) - credit.begin());
-    credit[next] -= total;
-    places_[next].push_back(place);
-    round_.push_back(next);
-  }
+  for (std::uint32_t place = 0; place < round_.size(); ++place) places_[round_[place]].push_back(place);
 }
 
 std::int64_t VolumeLayout::dealt(std::uint32_t volume, std::int64_t count) const noexcept {

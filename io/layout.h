@@ -38,6 +38,10 @@ inline constexpr Bytes kRecordHeaderBytes = 64;
 // What trailers and records carry to say whose they are. With `set_id` 0 (format 1) it follows from the run id alone.
 [[nodiscard]] std::uint64_t run_id_hash(std::string_view run_id, std::uint64_t set_id = 0) noexcept;
 
+// One round of the deal of tiles over volumes with these shares, the volume of each place: always the one that is
+// furthest behind its share, so that neighbours lie apart.
+[[nodiscard]] std::vector<std::uint32_t> deal_round(const std::vector<std::uint32_t>& shares);
+
 // Where everything lies on each volume of a set; a pure function of its arguments. Immutable.
 class VolumeLayout {
  public:

@@ -17,13 +17,11 @@ namespace headrace::io {
 namespace {
 
 // Fewer threads leave one disk idle between calls; more only switch contexts, since each call moves up to a block.
-constexpr int kThreads = 4;
-
 // One owner thread for submit and reap; the workers below are its own.
 class ThreadsBackend final : public IoBackend {
  public:
-  explicit ThreadsBackend(std::size_t queue_depth) : queue_depth_(queue_depth) {
-    for (int i = 0; i < kThreads; ++i) workers_.emplace_back([this] { work(); });
+  ThreadsBackend(std::size_t queue_depth, int threads) : queue_depth_(queue_depth) {
+    for (int i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
   }
 
   ~ThreadsBackend() override {
@@ -115,8 +113,8 @@ IoCompletion execute_request(const IoRequest& request) noexcept {
   return {request.tag, moved, 0};
 }
 
-Result<std::unique_ptr<IoBackend>> make_threads_backend(std::size_t queue_depth) {
-  return std::unique_ptr<IoBackend>(std::make_unique<ThreadsBackend>(queue_depth));
+Result<std::unique_ptr<IoBackend>> make_threads_backend(std::size_t queue_depth, int threads) {
+  return std::unique_ptr<IoBackend>(std::make_unique<ThreadsBackend>(queue_depth, threads));
 }
 
 }  // namespace headrace::io

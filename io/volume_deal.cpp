@@ -132,4 +132,10 @@ Result<std::vector<std::uint32_t>> deal_for(const std::vector<std::string>& path
   return shares;
 }
 
+Result<std::vector<std::uint32_t>> measured_shares(const std::vector<std::string>& folders) {
+  HEADRACE_TRY(std::vector<FolderProbe> probes, identify_folders(folders));
+  for (std::size_t i = 0; i < folders.size(); ++i) HEADRACE_RETURN_IF_ERROR(probe_writing(folders[i], probes[i]));
+  return deal_for(folders, probes, VolumeOptions{});
+}
+
 }  // namespace headrace::io

@@ -25,4 +25,7 @@ namespace headrace::io {
                                                           const std::vector<FolderProbe>& probes,
                                                           const VolumeOptions& options);
 
+// For new volumes in these folders, by measuring; ones for a single disk.
+[[nodiscard]] Result<std::vector<std::uint32_t>> measured_shares(const std::vector<std::string>& folders);
+
 }  // namespace headrace::io

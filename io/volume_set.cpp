@@ -21,14 +21,15 @@ namespace headrace::io {
 namespace {
 
 Result<void> validate(const VolumeOptions& options) {
-  const bool sizes = options.block_bytes > 0 && options.in_flight_bytes >= 0 && options.throttle_bytes_per_s >= 0 &&
-                     options.delay_us >= 0;
+  const bool sizes = options.threads > 0 && options.block_bytes > 0 && options.in_flight_bytes >= 0 &&
+                     options.throttle_bytes_per_s >= 0 && options.delay_us >= 0;
   if (sizes && options.stall_report.count() > 0 && options.deadline.count() > 0) return {};
-  return make_error(ErrorCode::kConfig,
-                    fmt::format("I/O options: block_bytes {}, in_flight_bytes {}, throttle {}, delay {} us, "
-                                "stall report {} ms, deadline {} ms cannot work",
-                                options.block_bytes, options.in_flight_bytes, options.throttle_bytes_per_s,
-                                options.delay_us, options.stall_report.count(), options.deadline.count()));
+  return make_error(
+      ErrorCode::kConfig,
+      fmt::format("I/O options: threads {}, block_bytes {}, in_flight_bytes {}, throttle {}, delay {} us, "
+                  "stall report {} ms, deadline {} ms cannot work",
+                  options.threads, options.block_bytes, options.in_flight_bytes, options.throttle_bytes_per_s,
+                  options.delay_us, options.stall_report.count(), options.deadline.count()));
 }
 
 // Folders on one file system share its free space.
@@ -218,7 +219,7 @@ Result<void> start(VolumeSet::Impl& impl) {
   }
   impl.memory_alignment = std::max(impl.memory_alignment, impl.layout.alignment());
   const std::vector<BackendCandidate> candidates =
-      options.seam != nullptr ? options.seam->candidates : backend_candidates(options.backend);
+      options.seam != nullptr ? options.seam->candidates : backend_candidates(options.backend, options.threads);
   HEADRACE_TRY(std::unique_ptr<IoBackend> backend, choose_backend(candidates, trials));
   const Bytes in_flight =
       options.in_flight_bytes > 0 ? options.in_flight_bytes : kInFlightPerPath * static_cast<Bytes>(impl.fds.size());

@@ -67,10 +67,12 @@ struct BackendSeam;
 // In flight unless said otherwise, for each path: what keeps a fast drive busy. More lies longer in buffers that no
 // cache holds, and reading gets slower.
 inline constexpr Bytes kInFlightPerPath = 8 * kMiB;
+inline constexpr int kIoThreads = 4;  // of the `threads` backend, unless said otherwise
 
 struct VolumeOptions {
   IoMode mode = IoMode::kAuto;
   IoBackendChoice backend = IoBackendChoice::kAuto;
+  int threads = kIoThreads;  // of the `threads` backend
   Bytes block_bytes = kMiB;  // largest single request; with smaller ones the CPU time grows
   Bytes in_flight_bytes =
       0;  // accepted by the kernel and not yet completed, over all paths; 0: kInFlightPerPath × paths

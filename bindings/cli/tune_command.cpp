@@ -37,6 +37,7 @@ profile::TransferSetting present_setting(const config::IoConfig& io, std::size_t
   profile::TransferSetting setting = profile::default_setting(paths);
   setting.block_bytes = io.block_bytes.value_or(setting.block_bytes);
   setting.in_flight_bytes = io.in_flight_bytes.value_or(setting.in_flight_bytes);
+  setting.threads = static_cast<int>(io.threads.value_or(setting.threads));
   if (!io.backend.is_auto()) {
     setting.backend = io.backend.value() == config::IoBackendKind::kUring    ? io::IoBackendChoice::kUring
                       : io.backend.value() == config::IoBackendKind::kLibaio ? io::IoBackendChoice::kLibaio
@@ -66,6 +67,7 @@ Result<profile::TuneJob> make_tune_job(const TuneArguments& arguments) {
   job.read_bytes = static_cast<double>(plan.read_bytes_per_step);
   job.write_bytes = static_cast<double>(plan.write_bytes_per_step);
   job.present = present_setting(run.io, job.paths.size());
+  job.equal_stripes = run.io.striping == config::IoStriping::kEqual;
   job.quick = arguments.quick;
   HEADRACE_TRY(job.max_write, size_option("--max-write", arguments.max_write));
   return job;
@@ -76,11 +78,21 @@ std::string size_text(Bytes bytes) {
 }
 
 // What to put into the config for a setting that is not the present one.
-std::string io_text(const profile::TransferSetting& setting) {
+std::string io_text(const profile::TransferSetting& setting, const profile::TransferSetting& present) {
   JsonObject io;
+  if (setting.shares.empty() != present.shares.empty())
+    io.add("striping", setting.shares.empty() ? "equal" : "measured");
+  if (setting.threads != io::kIoThreads) io.add("threads", setting.threads);
   if (setting.backend != io::IoBackendChoice::kAuto) io.add("backend", choice_name(setting.backend));
   io.add("block_bytes", size_text(setting.block_bytes)).add("in_flight_bytes", size_text(setting.in_flight_bytes));
   return io.text();
+}
+
+std::string backend_text(const profile::TuneCandidate& candidate) {
+  std::string text = candidate.backend;
+  if (candidate.backend == "threads") text = fmt::format("{} threads", candidate.setting.threads);
+  if (!candidate.setting.shares.empty()) text += fmt::format(", shares {}", fmt::join(candidate.setting.shares, ":"));
+  return text;
 }
 
 std::string tune_text(const profile::TuneReport& report, const profile::TuneJob& job) {
@@ -89,7 +101,7 @@ std::string tune_text(const profile::TuneReport& report, const profile::TuneJob&
   for (std::size_t i = 0; i < report.candidates.size(); ++i) {
     const profile::TuneCandidate& candidate = report.candidates[i];
     const std::string mark = i == report.chosen ? "→ " : "  ";
-    rows.push_back({mark + setting_text(candidate.setting) + (i == 0 ? " (present)" : ""), candidate.backend,
+    rows.push_back({mark + setting_text(candidate.setting) + (i == 0 ? " (present)" : ""), backend_text(candidate),
                     fmt::format("{:.3g} s", candidate.median_seconds()), format_rate(candidate.read_bytes_per_s),
                     format_rate(candidate.write_bytes_per_s), format_rate(candidate.mixed_bytes_per_s),
                     format_bytes(candidate.memory_bytes),
@@ -106,7 +118,8 @@ std::string tune_text(const profile::TuneReport& report, const profile::TuneJob&
     const double present = report.candidates[0].median_seconds();
     const double chosen = report.candidates[report.chosen].median_seconds();
     text += fmt::format("{:.0f} % less time on the disk. Put this under \"headrace\":\n\n  \"io\": {}\n",
-                        100 * (1 - chosen / present), io_text(report.candidates[report.chosen].setting));
+                        100 * (1 - chosen / present),
+                        io_text(report.candidates[report.chosen].setting, report.candidates[0].setting));
   }
   return text + fmt::format("\n{} written to test files that are gone again, {} read through checksums; {:.0f} s\n",
                             format_bytes(report.written_bytes), format_bytes(report.verified_bytes), report.seconds);
@@ -118,6 +131,10 @@ std::string tune_json(const profile::TuneReport& report, const profile::TuneJob&
     JsonObject object;
     object.add("block_bytes", candidate.setting.block_bytes).add("in_flight_bytes", candidate.setting.in_flight_bytes);
     object.add("backend", choice_name(candidate.setting.backend)).add("backend_in_use", candidate.backend);
+    if (candidate.backend == "threads") object.add("threads", candidate.setting.threads);
+    JsonArray shares;
+    for (const std::uint32_t share : candidate.setting.shares) shares.add(share);
+    object.add_raw("shares", shares.text());
     object.add("step_seconds", candidate.median_seconds());
     JsonArray samples;
     for (const double seconds : candidate.step_seconds) samples.add(seconds);
@@ -138,7 +155,7 @@ std::string tune_json(const profile::TuneReport& report, const profile::TuneJob&
     document.add_raw("config", "{}");
   } else {
     JsonObject io;
-    io.add_raw("io", io_text(report.candidates[report.chosen].setting));
+    io.add_raw("io", io_text(report.candidates[report.chosen].setting, report.candidates[0].setting));
     document.add_raw("config", JsonObject().add_raw("headrace", io.text()).text());
   }
   document.add_raw("refused", refused.text());

@@ -150,6 +150,7 @@ runtime::EngineOptions make_engine_options(const TrainingSetup& setup, const std
     options.volume.mode = run.io.mode.value() == config::IoMode::kDirect ? io::IoMode::kDirect : io::IoMode::kBuffered;
   if (!run.io.block_bytes.is_auto()) options.volume.block_bytes = run.io.block_bytes.value();
   if (!run.io.in_flight_bytes.is_auto()) options.volume.in_flight_bytes = run.io.in_flight_bytes.value();
+  if (!run.io.threads.is_auto()) options.volume.threads = static_cast<int>(run.io.threads.value());
   if (run.debug.throttle.has_value()) options.volume.throttle_bytes_per_s = *run.debug.throttle;
   return options;
 }

@@ -193,6 +193,11 @@ void add_machine(FieldTable& table, RunConfig& run) {
       .or_auto()
       .may_change()
       .to(run.io.in_flight_bytes);
+  table.add("headrace.io.threads", T::kInteger, "\"auto\"", "Threads of the threads backend. auto is 4.")
+      .range(1, 256)
+      .or_auto()
+      .may_change()
+      .to(run.io.threads);
 }
 
 void add_debug(FieldTable& table, DebugConfig& debug) {

@@ -117,6 +117,7 @@ struct IoConfig {
   bool overwrite_devices = false;
   Auto<Bytes> block_bytes;
   Auto<Bytes> in_flight_bytes;
+  Auto<std::int64_t> threads;  // of the `threads` backend
 };
 
 struct DebugConfig {

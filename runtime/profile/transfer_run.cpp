@@ -113,9 +113,10 @@ Bytes TransferRun::memory_bytes(const TransferSetting& setting) const noexcept {
   return static_cast<Bytes>(slots_of(setting, all_)) * (tile_bytes_ - alignment_);
 }
 
-Result<std::unique_ptr<io::IoBackend>> TransferRun::make_backend(io::IoBackendChoice choice) {
-  if (const auto known = chosen_.find(choice); known != chosen_.end()) return known->second.make();
-  const std::vector<io::BackendCandidate> candidates = io::backend_candidates(choice);
+Result<std::unique_ptr<io::IoBackend>> TransferRun::make_backend(const TransferSetting& setting) {
+  const std::pair key{setting.backend, setting.threads};
+  if (const auto known = chosen_.find(key); known != chosen_.end()) return known->second.make();
+  const std::vector<io::BackendCandidate> candidates = io::backend_candidates(setting.backend, setting.threads);
   std::vector<io::BackendTrial> trials;
   for (std::uint32_t i = 0; i < files_.size(); ++i) {
     io::BackendTrial& trial = trials.emplace_back();
@@ -128,13 +129,13 @@ Result<std::unique_ptr<io::IoBackend>> TransferRun::make_backend(io::IoBackendCh
   HEADRACE_TRY(std::unique_ptr<io::IoBackend> backend, io::choose_backend(candidates, trials));
   const std::string name = backend->capabilities().name;
   for (const io::BackendCandidate& candidate : candidates) {
-    if (candidate.name == name) chosen_[choice] = candidate;
+    if (candidate.name == name) chosen_[key] = candidate;
   }
   return backend;
 }
 
 Result<std::unique_ptr<io::Queue>> TransferRun::make_queue(const TransferSetting& setting) {
-  HEADRACE_TRY(std::unique_ptr<io::IoBackend> backend, make_backend(setting.backend));
+  HEADRACE_TRY(std::unique_ptr<io::IoBackend> backend, make_backend(setting));
   std::vector<io::QueueFile> queue_files;
   io::QueueOptions options;
   options.mode = io::IoMode::kDirect;  // a refusal is an error: a sample must not change its kind on the way
@@ -240,12 +241,14 @@ struct TransferRun::Pass {
     Bytes started = 0;
   };
   Rounds reading, writing;
+  std::vector<std::uint32_t> round;                                   // positions in `which`, one after the other
   std::vector<std::pair<std::uint32_t, std::int64_t>> being_written;  // file, offset: no tile twice at a time
   std::vector<Point> points;
   std::size_t warm = 0;  // the point at which the warm-up ends
   bool steady = false;
 
-  Pass(TransferRun& owner, Traffic kind, std::span<const std::uint32_t> files, const SampleLimit& until)
+  Pass(TransferRun& owner, Traffic kind, std::span<const std::uint32_t> files, const SampleLimit& until,
+       const std::vector<std::uint32_t>& shares)
       : run(owner), traffic(kind), which(files), limit(until) {
     reading.at.resize(which.size());
     writing.at.resize(which.size());
@@ -253,6 +256,7 @@ struct TransferRun::Pass {
       read_limit += run.read_range(file).bytes;
       direct = direct && run.files_[file].direct;
     }
+    round = io::deal_round(shares.size() == which.size() ? shares : std::vector<std::uint32_t>(which.size(), 1));
     points.reserve(4096);
   }
 
@@ -266,7 +270,7 @@ struct TransferRun::Pass {
     if (reads && !direct && rounds.started + run.tile_bytes_ > read_limit) return std::nullopt;
     rounds.started += run.tile_bytes_;
     for (;;) {  // there are fewer slots than tiles: one is free, at the latest in the fastest file
-      const std::size_t i = rounds.turn++ % which.size();
+      const std::size_t i = round[rounds.turn++ % round.size()];
       const Range range = reads ? run.read_range(which[i]) : run.write_range(which[i]);
       const std::int64_t tiles = range.bytes / run.tile_bytes_;
       for (std::int64_t tried = 0; tried < tiles; ++tried) {
@@ -315,7 +319,7 @@ Result<Sample> TransferRun::run(Traffic traffic, const TransferSetting& setting,
   HEADRACE_TRY(const std::unique_ptr<io::Queue> queue, make_queue(setting));
   const std::size_t slots = slots_of(setting, which);
   TransferLoop loop(*queue, memory, tile_bytes_ - alignment_, slots);
-  Pass pass(*this, traffic, which, limit);
+  Pass pass(*this, traffic, which, limit, setting.shares);
   io::Queue::Latencies warm_latencies;
   Sample sample;
   const double cpu_before = process_cpu_seconds();

@@ -31,6 +31,8 @@ struct TransferSetting {
   Bytes block_bytes = kMiB;
   Bytes in_flight_bytes = io::kInFlightPerPath;
   io::IoBackendChoice backend = io::IoBackendChoice::kAuto;
+  int threads = io::kIoThreads;            // of the `threads` backend
+  std::vector<std::uint32_t> shares = {};  // of tiles, for each path of a run over all; empty: one each in turn
   bool operator==(const TransferSetting&) const = default;
 };
 // What training uses with so many paths unless the config says otherwise.
@@ -95,7 +97,7 @@ class TransferRun {
   [[nodiscard]] std::int64_t tiles_of(std::uint32_t file) const noexcept;
   [[nodiscard]] std::size_t slots_of(const TransferSetting& setting,
                                      std::span<const std::uint32_t> which) const noexcept;
-  [[nodiscard]] Result<std::unique_ptr<io::IoBackend>> make_backend(io::IoBackendChoice choice);
+  [[nodiscard]] Result<std::unique_ptr<io::IoBackend>> make_backend(const TransferSetting& setting);
   [[nodiscard]] Result<std::unique_ptr<io::Queue>> make_queue(const TransferSetting& setting);
   [[nodiscard]] TileWork work_on(io::IoOperation operation, std::uint32_t file, std::int64_t tile);
   [[nodiscard]] Result<void> forget_pages(std::uint32_t file) const;
@@ -103,9 +105,9 @@ class TransferRun {
   std::span<TestFile> files_;
   Bytes tile_bytes_;
   Bytes alignment_;
-  std::map<io::IoBackendChoice, io::BackendCandidate> chosen_;  // by a test with real bytes, once
-  std::vector<std::uint32_t> all_;                              // positions of all files
-  std::vector<std::vector<std::uint64_t>> versions_;            // [files][tiles], 0 = never written
+  std::map<std::pair<io::IoBackendChoice, int>, io::BackendCandidate> chosen_;  // by a test with real bytes, once
+  std::vector<std::uint32_t> all_;                                              // positions of all files
+  std::vector<std::vector<std::uint64_t>> versions_;                            // [files][tiles], 0 = never written
   std::uint64_t next_version_ = 1;
   Bytes written_bytes_ = 0;
   Bytes verified_bytes_ = 0;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <numeric>
 
+#include "io/volume_deal.h"
 #include "runtime/profile/storage.h"
 
 namespace headrace::profile {
@@ -19,7 +20,9 @@ double first_seconds(const TuneJob& job) { return job.quick ? 0.04 : 0.15; }
 double last_seconds(const TuneJob& job) { return job.quick ? 0.1 : 0.4; }
 constexpr int kTurns = 5;
 constexpr std::size_t kFinalists = 4;
-constexpr double kBetter = 0.03;  // less is noise
+constexpr int kThreads[] = {io::kIoThreads, 2, 8};
+constexpr std::size_t kMostSettings = kFinalists + 8;  // of the last round
+constexpr double kBetter = 0.03;                       // less is noise
 constexpr Bytes kTileBytes = 4 * kMiB;
 constexpr Bytes kLeastTuneWrite = 2 * kGiB;  // so that every sample writes a tile
 constexpr Bytes kLeastFile = 64 * kMiB;
@@ -53,7 +56,8 @@ class Tuning {
   TransferRun run_;
   std::vector<std::uint32_t> which_;
   HostSlab memory_;
-  Bytes write_allowance_ = 0;  // of one sample of a second
+  Bytes write_allowance_ = 0;          // of one sample of a second
+  std::vector<std::uint32_t> shares_;  // by bandwidth; empty where the paths are about equal
 };
 
 Result<Rates> Tuning::measure(const TransferSetting& setting, double seconds) {
@@ -87,7 +91,9 @@ Result<std::vector<TransferSetting>> Tuning::first_round(TuneReport& report) {
   std::string in_use;
   for (const Bytes block : kBlocks) {
     for (const Bytes flight : kInFlight) {
-      const TransferSetting setting{block, flight, job_.present.backend};
+      TransferSetting setting = job_.present;
+      setting.block_bytes = block;
+      setting.in_flight_bytes = flight;
       progress_.step(fmt::format("block {}, {} in flight", format_bytes(block), format_bytes(flight)),
                      3 * first_seconds(job_));
       HEADRACE_TRY(const Rates rates, measure(setting, first_seconds(job_)));
@@ -116,13 +122,26 @@ Result<std::vector<TransferSetting>> Tuning::first_round(TuneReport& report) {
   }
   add(small->setting);
   if (job_.present.backend == io::IoBackendChoice::kAuto) {
-    for (const auto choice :
-         {io::IoBackendChoice::kUring, io::IoBackendChoice::kLibaio, io::IoBackendChoice::kThreads}) {
+    for (const auto choice : {io::IoBackendChoice::kUring, io::IoBackendChoice::kLibaio}) {
       if (io::backend_candidates(choice).front().name == in_use) continue;  // what "auto" takes already
       TransferSetting setting = tried.front().setting;
       setting.backend = choice;
       add(setting);
     }
+  }
+  if (job_.present.backend == io::IoBackendChoice::kAuto || job_.present.backend == io::IoBackendChoice::kThreads) {
+    for (const int threads : kThreads) {
+      TransferSetting setting = tried.front().setting;
+      setting.backend = io::IoBackendChoice::kThreads;
+      setting.threads = threads;
+      add(setting);
+    }
+  }
+  if (!shares_.empty()) {
+    TransferSetting setting = tried.front().setting;
+    setting.shares.clear();
+    if (job_.equal_stripes) setting.shares = shares_;
+    add(setting);
   }
   return finalists;
 }
@@ -173,9 +192,12 @@ Result<TuneReport> Tuning::tune() {
   TuneReport report;
   progress_.step("laying out the test file", 1);
   HEADRACE_RETURN_IF_ERROR(run_.lay_out(TransferSetting{}, 5));
+  HEADRACE_TRY(shares_, io::measured_shares(job_.paths));
+  if (std::all_of(shares_.begin(), shares_.end(), [](std::uint32_t share) { return share == 1; })) shares_.clear();
+  if (!job_.equal_stripes) job_.present.shares = shares_;
   // Two samples of each setting write.
   const double writing = 2 * (first_seconds(job_) * static_cast<double>(std::size(kBlocks) * std::size(kInFlight)) +
-                              last_seconds(job_) * kTurns * static_cast<double>(kFinalists + 5));
+                              last_seconds(job_) * kTurns * static_cast<double>(kMostSettings));
   write_allowance_ =
       static_cast<Bytes>(static_cast<double>(std::max<Bytes>(job_.max_write - run_.written_bytes(), 0)) / writing);
   HEADRACE_TRY(const std::vector<TransferSetting> finalists, first_round(report));
@@ -220,7 +242,7 @@ std::size_t choose_candidate(const std::vector<TuneCandidate>& candidates) {
 
 double planned_tune_seconds(const TuneJob& job) {
   return 1.5 + 3 * first_seconds(job) * static_cast<double>(std::size(kBlocks) * std::size(kInFlight)) +
-         3 * last_seconds(job) * kTurns * static_cast<double>(kFinalists + 5);
+         3 * last_seconds(job) * kTurns * static_cast<double>(kMostSettings);
 }
 
 Result<TuneReport> tune_io(const TuneJob& job, Progress& progress) {

@@ -17,6 +17,7 @@ struct TuneJob {
   std::vector<std::string> paths;
   double read_bytes = 0, write_bytes = 0;  // of one step; only their ratio decides
   TransferSetting present;                 // the config's, or the defaults
+  bool equal_stripes = false;              // the config's; else tiles are dealt by measured bandwidth
   Bytes max_write = 8 * kGiB;
   bool quick = false;  // samples of a quarter of the time
 };

@@ -44,6 +44,16 @@ class TransferRunTest : public ::testing::Test {
     return run_->run(traffic, setting_, limit, memory_.bytes(), which);
   }
 
+  // What the disk holds of the part that is written.
+  std::vector<char> written_part(std::uint32_t file) {
+    const auto range = run_->write_range(file);
+    std::vector<char> bytes(static_cast<std::size_t>(range.bytes));
+    const io::UniqueFd fd(::open(name_for_others(files_[file]).c_str(), O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(::pread(fd.get(), bytes.data(), bytes.size(), range.offset), range.bytes);
+    ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
+    return bytes;
+  }
+
   TransferSetting setting_{128 * kKiB, kMiB, io::IoBackendChoice::kThreads};
   std::string folder_;
   std::vector<TestFile> files_;
@@ -78,18 +88,26 @@ TEST_F(TransferRunTest, MovesWhatItSaysAndMixesEvenly) {
 
 TEST_F(TransferRunTest, ReadsAndWritesEveryFileWhenMixed) {
   make({folder("a"), folder("b")});
-  const auto written_part = [&](std::uint32_t file) {
-    const auto range = run_->write_range(file);
-    std::vector<char> bytes(static_cast<std::size_t>(range.bytes));
-    const io::UniqueFd fd(::open(name_for_others(files_[file]).c_str(), O_RDONLY | O_CLOEXEC));
-    EXPECT_EQ(::pread(fd.get(), bytes.data(), bytes.size(), range.offset), range.bytes);
-    ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
-    return bytes;
-  };
   const auto a = written_part(0), b = written_part(1);
   ASSERT_TRUE(run(Traffic::kMixed, {30, 4 * kMiB, false}, {0, 1}).ok());
   EXPECT_TRUE(written_part(0) != a);
   EXPECT_TRUE(written_part(1) != b);
+}
+
+TEST_F(TransferRunTest, PathsGetTheirSharesOfTheTiles) {
+  make({folder("a"), folder("b")});
+  const Bytes tile = run_->tile_bytes();
+  setting_.shares = {1, 3};
+  const auto changed = [&](const std::vector<char>& before, const std::vector<char>& after) {
+    int count = 0;
+    for (std::size_t at = 0; at < before.size(); at += static_cast<std::size_t>(tile))
+      count += std::equal(&before[at], &before[at] + tile, &after[at]) ? 0 : 1;
+    return count;
+  };
+  const auto a = written_part(0), b = written_part(1);
+  ASSERT_TRUE(run(Traffic::kWrite, {30, 4 * tile, false}, {0, 1}).ok());
+  EXPECT_EQ(changed(a, written_part(0)), 1);
+  EXPECT_EQ(changed(b, written_part(1)), 3);
 }
 
 TEST_F(TransferRunTest, NoTileIsWrittenTwiceAtATime) {
