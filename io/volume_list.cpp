@@ -118,7 +118,8 @@ Result<std::vector<std::string>> folders_among(const std::vector<std::string>& p
   if (!folders.empty() || paths.empty()) return folders;
   return make_error(
       ErrorCode::kPreflight,
-      fmt::format("gradients do not fit into memory and are spilled, and {} holds the state already", paths.front()),
+      fmt::format("gradients or activations do not fit into memory and are spilled, and {} holds the state already",
+                  paths.front()),
       "add a folder to nvme_path, or give more memory: headrace.memory.host");
 }
 

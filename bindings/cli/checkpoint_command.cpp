@@ -112,7 +112,7 @@ Result<int> prune(const std::string& run_dir, bool yes) {
         fmt::format("this removes the state of run {}; it cannot be resumed afterwards", identity->run_id),
         "add --yes to do it");
   HEADRACE_RETURN_IF_ERROR(io::remove_volumes(identity->nvme_paths, identity->run_id));
-  HEADRACE_RETURN_IF_ERROR(io::remove_volumes(identity->nvme_paths, identity->run_id + "-gradients"));
+  HEADRACE_RETURN_IF_ERROR(io::remove_volumes(identity->nvme_paths, identity->run_id + "-spill"));
   std::error_code status;
   std::filesystem::remove(join_path(folder.path(), "run.json"), status);
   if (status)

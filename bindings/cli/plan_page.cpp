@@ -42,12 +42,16 @@ Colour colour_of(OperationKind kind) {
     case OperationKind::kBackward: return kBackwardColour;
     case OperationKind::kReadWeights: return kReadWeightsColour;
     case OperationKind::kReadState:
-    case OperationKind::kReadGradient: return kReadStateColour;
+    case OperationKind::kReadGradient:
+    case OperationKind::kReadActivation: return kReadStateColour;
     case OperationKind::kWriteState:
-    case OperationKind::kWriteGradient: return kWriteColour;
+    case OperationKind::kWriteGradient:
+    case OperationKind::kWriteActivation: return kWriteColour;
     case OperationKind::kUpdate: return kUpdateColour;
     case OperationKind::kGradientOut: return kGradientColour;
-    case OperationKind::kCopyToDevice: return kCopyColour;
+    case OperationKind::kCopyToDevice:
+    case OperationKind::kActivationOut:
+    case OperationKind::kActivationIn: return kCopyColour;
     default: return kOtherColour;
   }
 }

@@ -95,6 +95,9 @@ std::string plan_text(const runtime::Plan& plan, const models::TrainingSetup& se
                       format_bytes(plan.read_bytes_per_step), format_bytes(plan.write_bytes_per_step),
                       static_cast<double>(plan.read_bytes_per_step) / parameters,
                       static_cast<double>(plan.write_bytes_per_step) / parameters);
+  if (plan.activation_read_bytes > 0)
+    text += fmt::format("          of these {} and {} are activations\n", format_bytes(plan.activation_read_bytes),
+                        format_bytes(plan.activation_write_bytes));
   text += update_text(plan);
   for (const std::string& path : paths)
     if (!is_folder(path)) text += fmt::format("nvme      {} does not exist yet: mkdir -p {}\n", path, path);
@@ -215,6 +218,8 @@ std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& se
   document.add("state_bytes", plan.state_bytes);
   document.add("nvme_read_bytes_per_step", plan.read_bytes_per_step);
   document.add("nvme_write_bytes_per_step", plan.write_bytes_per_step);
+  document.add("activation_read_bytes_per_step", plan.activation_read_bytes);
+  document.add("activation_write_bytes_per_step", plan.activation_write_bytes);
   add_prediction(document, prediction, plan);
   document.add("group_size", plan.input.group_size);
   document.add("update", runtime::update_policy_name(plan.input.update));

@@ -44,6 +44,16 @@ runtime::UpdatePolicy policy_of(config::UpdatePolicy update) {
   return runtime::UpdatePolicy::kAfterBackward;
 }
 
+runtime::ActivationPolicy policy_of(config::ActivationPolicy activations) {
+  switch (activations) {
+    case config::ActivationPolicy::kKeep: return runtime::ActivationPolicy::kKeep;
+    case config::ActivationPolicy::kRecompute: return runtime::ActivationPolicy::kRecompute;
+    case config::ActivationPolicy::kHost: return runtime::ActivationPolicy::kHost;
+    case config::ActivationPolicy::kNvme: return runtime::ActivationPolicy::kNvme;
+  }
+  return runtime::ActivationPolicy::kAuto;
+}
+
 // Of weights and optimizer; a parameter of some formats takes no whole number of bytes.
 Bytes bytes_per_quantum(const runtime::PlanInput& input) {
   return kTileQuantum * dtype_bytes(input.weights_dtype) + runtime::optimizer_layout(input, kTileQuantum).bytes;
@@ -79,10 +89,7 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
   input.micro_batches = static_cast<std::int32_t>(run.batch.accumulation_steps);
   input.group_size = run.schedule.group_size.is_auto() ? 0 : run.schedule.group_size.value();
   input.snake = run.schedule.snake;
-  if (!run.schedule.activations.is_auto())
-    input.activations = run.schedule.activations.value() == config::ActivationPolicy::kKeep
-                            ? runtime::ActivationPolicy::kKeep
-                            : runtime::ActivationPolicy::kRecompute;
+  if (!run.schedule.activations.is_auto()) input.activations = policy_of(run.schedule.activations.value());
   if (!run.schedule.update.is_auto()) {
     input.update = policy_of(run.schedule.update.value());
   } else if (run.slots == 2 && cpu_adam::is_elementwise(input.optimizer)) {
@@ -90,6 +97,7 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
   }
   input.can_clip = run.gradient_clipping > 0;
   input.cache = run.memory.cache;
+  input.can_spill = io::folders_among(nvme_paths_of(run)).ok();
   input.force_copies = run.force_copies;
   input.tile_elements = tile_elements;
   if (!cpu_adam::is_elementwise(input.optimizer)) {

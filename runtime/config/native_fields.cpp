@@ -91,12 +91,15 @@ void add_schedule(FieldTable& table, ScheduleConfig& schedule) {
   Field& activations =
       table
           .add("headrace.schedule.activations", T::kChoice, "\"auto\"",
-               "Activations inside a unit: keep them for the backward pass, or recompute them in it; auto decides "
-               "per unit by what fits.")
+               "Where a unit's input and what its forward pass saves are until its backward pass: keep in memory; "
+               "recompute what is saved; host or nvme: both leave the device for that tier and come back in time (on "
+               "the cpu device host memory is where they are). auto keeps or recomputes per unit by what fits, and "
+               "where memory is short lets the inputs of units go to NVMe if that moves fewer bytes in all.")
           .may_change();
-  activations.to(schedule.activations,
-                 {{"keep", ActivationPolicy::kKeep}, {"recompute", ActivationPolicy::kRecompute}});
-  activations.later_choices = {"host", "nvme"};
+  activations.to(schedule.activations, {{"keep", ActivationPolicy::kKeep},
+                                        {"recompute", ActivationPolicy::kRecompute},
+                                        {"host", ActivationPolicy::kHost},
+                                        {"nvme", ActivationPolicy::kNvme}});
   table
       .add("headrace.schedule.snake", T::kBool, "true",
            "Odd units take the micro-batches of a group in reverse, so that activations at the turn stay near.")

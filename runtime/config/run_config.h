@@ -39,7 +39,7 @@ enum class SchedulerType : std::uint8_t { kNone, kWarmup, kWarmupDecay, kWarmupC
 using cpu_adam::StateFormat;
 enum class Durability : std::uint8_t { kProcess, kPower };
 enum class UpdatePolicy : std::uint8_t { kAfterBackward, kInBackward, kIntoForward };
-enum class ActivationPolicy : std::uint8_t { kKeep, kRecompute };
+enum class ActivationPolicy : std::uint8_t { kKeep, kRecompute, kHost, kNvme };
 enum class IoBackendKind : std::uint8_t { kUring, kLibaio, kThreads };
 enum class IoMode : std::uint8_t { kDirect, kBuffered };
 enum class IoStriping : std::uint8_t { kMeasured, kEqual };

@@ -93,7 +93,7 @@ Result<void> Engine::open_stores(StartMode mode) {
     }
   }
   if (!spill.streams().empty()) {
-    const std::string spill_id = options_.run_id + "-gradients";
+    const std::string spill_id = options_.run_id + "-spill";
     // Left over by a killed start of this very run, whose state volume we hold the lock of: nothing in it is committed.
     HEADRACE_RETURN_IF_ERROR(io::remove_volumes(spill_folders, spill_id));
     HEADRACE_TRY(spill_, NvmeStore::create(spill_folders, spill_id, std::move(spill), options_.volume));

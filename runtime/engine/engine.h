@@ -174,6 +174,9 @@ class Engine {
   };
   void gradient_out(const Operation& operation);
   void decide_update();
+  // Activations, in engine_activations.cpp.
+  void copy_activation(const Operation& operation);
+  [[nodiscard]] Result<std::vector<io::Ticket>> start_activation(const Operation& operation, io::CompletionSink sink);
   // Early updates, in engine_early.cpp.
   [[nodiscard]] bool is_early() const noexcept { return plan_.input.update == UpdatePolicy::kInBackward; }
   [[nodiscard]] bool is_wanted(const Operation& operation);
@@ -203,7 +206,7 @@ class Engine {
   EngineOptions options_;
   HostSlab host_slab_, device_slab_;
   std::unique_ptr<NvmeStore> nvme_;   // state whose home is NVMe
-  std::unique_ptr<NvmeStore> spill_;  // gradients that do not fit in host memory
+  std::unique_ptr<NvmeStore> spill_;  // gradients and activations that do not fit in memory
   std::unique_ptr<HostStore> host_;   // state whose home is host memory
   StateUpdater updater_;
   Schedule step_schedule_, redo_schedule_, eval_schedule_;

@@ -34,6 +34,8 @@ Result<void> Engine::run(const Operation& operation) {
         if (use.role == Role::kDestination) std::memcpy(destination, source, static_cast<std::size_t>(use.bytes));
       return {};
     }
+    case OperationKind::kActivationOut:
+    case OperationKind::kActivationIn: copy_activation(operation); return {};
     case OperationKind::kGradientOut: gradient_out(operation); return {};
     case OperationKind::kNorm: decide_update(); return {};
     case OperationKind::kUpdate: return update(operation);
@@ -50,6 +52,8 @@ Result<std::vector<io::Ticket>> Engine::start(const Operation& operation, io::Co
     case OperationKind::kReadGradient: return start_read(operation, sink);
     case OperationKind::kWriteState:
     case OperationKind::kWriteGradient: return start_write(operation, sink);
+    case OperationKind::kReadActivation:
+    case OperationKind::kWriteActivation: return start_activation(operation, sink);
     case OperationKind::kCommit: {
       redo_follows_ = !in_redo_ && must_redo();
       if (!redo_follows_) HEADRACE_RETURN_IF_ERROR(commit());

@@ -21,13 +21,17 @@ Lane right_lane(OperationKind kind) {
   switch (kind) {
     case OperationKind::kReadWeights:
     case OperationKind::kReadState:
-    case OperationKind::kReadGradient: return Lane::kNvmeRead;
+    case OperationKind::kReadGradient:
+    case OperationKind::kReadActivation: return Lane::kNvmeRead;
     case OperationKind::kWriteState:
     case OperationKind::kWriteGradient:
+    case OperationKind::kWriteActivation:
     case OperationKind::kCommit: return Lane::kNvmeWrite;
+    case OperationKind::kActivationIn:
     case OperationKind::kCopyToDevice: return Lane::kHostToDevice;
     case OperationKind::kForward:
     case OperationKind::kBackward: return Lane::kCompute;
+    case OperationKind::kActivationOut:
     case OperationKind::kGradientOut: return Lane::kDeviceToHost;
     case OperationKind::kNorm:
     case OperationKind::kCopyState:

@@ -56,12 +56,15 @@ Result<void> StepCheck::run_next(const std::vector<Operation>& operations, const
   ++step_;
   begin_list(operations, order, Phase::kStep);
   norm_ = -1;
+  activation_bytes_ = {};
   last_outs_.clear();
   for (UnitState& unit : units_) {
     unit.contributed.clear();
     unit.group_contributions = unit.groups_out = 0;
     unit.spill_write = -1;
     unit.spill_reads.clear();
+    unit.boundary_trips.clear();
+    unit.saved_trips.clear();
     std::fill(unit.forward_done.begin(), unit.forward_done.end(), false);
     std::fill(unit.backward_done.begin(), unit.backward_done.end(), false);
   }

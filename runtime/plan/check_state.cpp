@@ -20,6 +20,8 @@ Bytes StepCheck::extent(StateStream stream, UnitId unit, std::int64_t tile) cons
     case StateStream::kWeights: return round_up(length * dtype_bytes(input.weights_dtype), input.alignment);
     case StateStream::kOptimizer: return round_up(optimizer_layout(input, unit, tile).bytes, input.alignment);
     case StateStream::kGradient: return round_up(length * dtype_bytes(input.gradient_dtype), input.alignment);
+    case StateStream::kBoundary:
+    case StateStream::kSaved: break;  // no tiles of elements
   }
   return 0;
 }
@@ -227,6 +229,7 @@ Result<void> StepCheck::check_commit(OperationId id) {
   commit_ = id;
   for (OperationId other = 0; other < id; ++other) {
     const Operation& op = (*operations_)[idx(other)];
+    if (op.kind == OperationKind::kWriteActivation) continue;  // of no step that is committed
     const bool counts = op.lane == Lane::kNvmeWrite || op.lane == Lane::kCpuOptimizer ||
                         (op.lane == Lane::kNvmeRead && phase_ != Phase::kStep);
     if (counts && !order_->holds(other, id))
@@ -280,6 +283,7 @@ Result<void> StepCheck::check_end() {
   }
   HEADRACE_RETURN_IF_ERROR(check_held_at_end());
   if (is_eval_) return {};
+  HEADRACE_RETURN_IF_ERROR(check_trips());
   const bool is_start = phase_ == Phase::kStart;
   if (norm_ < 0 || (commit_ < 0) != is_start)
     return fault(is_start ? "the first step has no norm, or a commit" : "the step has no norm or no commit");

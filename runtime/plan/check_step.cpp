@@ -45,6 +45,7 @@ StepCheck::StepCheck(const Plan& plan, const std::vector<Operation>& operations,
 }
 
 Result<void> StepCheck::run() {
+  HEADRACE_RETURN_IF_ERROR(check_tiers());
   HEADRACE_RETURN_IF_ERROR(load_held());
   HEADRACE_RETURN_IF_ERROR(check_all());
   return check_end();
@@ -83,6 +84,10 @@ Result<void> StepCheck::check(OperationId id) {
     case OperationKind::kWriteGradient: return check_spill(id);
     case OperationKind::kWriteState: return check_write_state(op);
     case OperationKind::kCopyToDevice: return check_copy(op);
+    case OperationKind::kActivationOut:
+    case OperationKind::kActivationIn: return check_activation_copy(op);
+    case OperationKind::kReadActivation:
+    case OperationKind::kWriteActivation: return check_activation_transfer(id);
     case OperationKind::kForward:
     case OperationKind::kBackward: return check_compute(op);
     case OperationKind::kGradientOut:
@@ -161,6 +166,7 @@ Result<void> StepCheck::check_compute(const Operation& op) {
   const Bytes input_bytes = op.unit > 0 ? info(op.unit - 1).output_bytes : 0;
   if (input_bytes > 0) {
     HEADRACE_TRY(const BufferUse* input, need(op, Role::kInput, input_bytes, Access::kRead));
+    if (plan_.buffers[idx(input->buffer)].tier != Tier::kDevice) return fault("its input is not on the device");
     HEADRACE_RETURN_IF_ERROR(expect(*input, {Content::Kind::kBoundary, op.unit - 1, op.micro_batch, 0}));
   } else {
     HEADRACE_RETURN_IF_ERROR(none(op, Role::kInput));
@@ -218,6 +224,7 @@ Result<void> StepCheck::check_saved(const Operation& op) {
   const bool scratch = op.recompute || info(op.unit).fused_loss;
   if (op.recompute && plan_.keep_activations[idx(op.unit)]) return fault("activations are kept and made again");
   HEADRACE_TRY(const BufferUse* saved, need(op, Role::kSaved, bytes, scratch ? Access::kOverwrite : Access::kRead));
+  if (plan_.buffers[idx(saved->buffer)].tier != Tier::kDevice) return fault("what was saved is not on the device");
   if (!scratch) return expect(*saved, {Content::Kind::kSaved, op.unit, op.micro_batch, 0});
   write(*saved, {});
   return {};

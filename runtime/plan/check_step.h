@@ -30,6 +30,11 @@ class StepCheck {
   [[nodiscard]] Result<void> run_next(const std::vector<Operation>& operations, const Order& order);
 
  private:
+  // Of one activation through a step.
+  struct Trip {
+    std::int32_t outs = 0, ins = 0;  // copies
+    OperationId write = -1, read = -1;
+  };
   struct UnitState {
     bool trained = false, weights_needed_by_update = false;
     Bytes weights_bytes = 0, gradient_bytes = 0;            // extents of all tiles
@@ -44,6 +49,17 @@ class StepCheck {
     std::vector<bool> forward_done, backward_done;                 // per micro-batch
     std::vector<std::int32_t> state_reads, updates, state_writes;  // per tile
     bool any_update = false;
+    std::vector<Trip> boundary_trips, saved_trips;  // per micro-batch, once there is one
+  };
+
+  // What an operation on an activation moves.
+  struct Activation {
+    const BufferUse* use = nullptr;
+    bool is_saved = false;
+    Bytes bytes = 0, extent = 0;
+    Tier tier = Tier::kDevice;
+    Content content;
+    std::vector<Trip>* trips = nullptr;
   };
 
   [[nodiscard]] Result<void> check_all();
@@ -75,6 +91,14 @@ class StepCheck {
   [[nodiscard]] Result<void> check_update(OperationId id);
   [[nodiscard]] Result<void> check_write_state(const Operation& op);
   [[nodiscard]] Result<void> check_norm(OperationId id);
+  // Activations, in check_activations.cpp.
+  [[nodiscard]] Result<void> check_tiers() const;
+  [[nodiscard]] Result<Activation> activation_of(const Operation& op);
+  [[nodiscard]] Result<void> expect_payload(BufferUse use, const Activation& activation);
+  void write_payload(BufferUse use, const Activation& activation);
+  [[nodiscard]] Result<void> check_activation_copy(const Operation& op);
+  [[nodiscard]] Result<void> check_activation_transfer(OperationId id);
+  [[nodiscard]] Result<void> check_trips() const;
   [[nodiscard]] Result<void> check_commit(OperationId id);
   [[nodiscard]] Result<void> check_end();
   [[nodiscard]] Result<void> check_updated(UnitId unit) const;  // every tile once, in this phase
@@ -108,6 +132,7 @@ class StepCheck {
   OperationId norm_ = -1, commit_ = -1;
   std::vector<OperationId> last_outs_;
   Bytes read_bytes_ = 0, written_bytes_ = 0;
+  std::pair<Bytes, Bytes> activation_bytes_;  // read and written
 };
 
 }  // namespace headrace::runtime::checking

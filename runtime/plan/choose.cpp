@@ -28,18 +28,20 @@ class Search {
 
   // From the plan that uses most memory down: each next one has to do with less than the one before used. Plans with
   // less memory move no fewer bytes and compute no less, so their bounds only grow.
-  Result<void> descend(PlanInput input) {
+  // False where that would take too long: the plan is a large one, and no other was looked at.
+  Result<bool> descend(PlanInput input) {
     const Bytes asked = input.host_budget;
     for (int i = 0; i < options_.plans_per_kind; ++i) {
       Result<Plan> plan = compile_plan(input);
-      if (!plan.ok()) return {};  // nothing smaller fits
+      if (!plan.ok()) return true;  // nothing smaller fits
       plan->input.host_budget = asked;
       input.host_budget = plan->host_peak_bytes - 1;
       const bool large = static_cast<std::int64_t>(plan->operations.size()) > options_.most_operations;
       HEADRACE_TRY(const bool go_on, consider(std::move(plan).value()));
-      if (!go_on || large) return {};
+      if (large) return false;
+      if (!go_on) return true;
     }
-    return {};
+    return true;
   }
 
   Choice take() {
@@ -63,6 +65,19 @@ std::vector<std::int32_t> group_sizes(const PlanInput& input) {
   }
 }
 
+// Where activations may be beside kMemory. Its descent ends where all is computed again; where there was none, that is
+// tried by itself.
+std::vector<ActivationPolicy> other_places(const PlanInput& input, bool descends) {
+  if (input.activations != ActivationPolicy::kAuto) return {};
+  if (!descends) return {ActivationPolicy::kRecompute};
+  std::vector<ActivationPolicy> places;
+  if (input.force_copies) places.push_back(ActivationPolicy::kHost);
+  const bool any_nvme = input.weights_home == Home::kNvme || input.optimizer_home == Home::kNvme;
+  if (any_nvme && input.can_spill)
+    places.insert(places.end(), {ActivationPolicy::kBoundaries, ActivationPolicy::kNvme});
+  return places;
+}
+
 std::vector<UpdatePolicy> policies(const PlanInput& input) {
   if (input.update != UpdatePolicy::kAuto) return {input.update};
   return {UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward, UpdatePolicy::kIntoForward};
@@ -79,7 +94,12 @@ Result<Choice> choose_plan(const PlanInput& input, const Machine& machine, const
       PlanInput kind = input;
       kind.update = policy;
       kind.group_size = size;
-      HEADRACE_RETURN_IF_ERROR(search.descend(kind));
+      if (input.activations == ActivationPolicy::kAuto) kind.activations = ActivationPolicy::kMemory;
+      HEADRACE_TRY(const bool descends, search.descend(kind));
+      for (const ActivationPolicy place : other_places(input, descends)) {
+        kind.activations = place;
+        HEADRACE_TRY([[maybe_unused]] const bool done, search.descend(kind));
+      }
     }
   return search.take();
 }

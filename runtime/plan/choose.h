@@ -15,16 +15,19 @@ struct Choice {
 };
 
 struct ChooseOptions {
-  // Of each group size and update policy at most so many plans, from the one that uses most memory down. What needs
-  // less memory can be faster: memory that holds state is taken from reading ahead or from early updates. A plan that
-  // cannot beat the best (its bound is no shorter) ends the descent, so that the limit is seldom reached.
+  // Of each group size, update policy and place of activations at most so many plans, from the one that uses most
+  // memory down. What needs less memory can be faster: memory that holds state is taken from reading ahead or from
+  // early updates. A plan that cannot beat the best (its bound is no shorter) ends the descent, so that the limit is
+  // seldom reached.
   int plans_per_kind = 48;
-  std::int64_t most_operations = 4'000;  // of larger plans one per kind: a search takes seconds, not minutes
+  // Of larger plans one per kind, with activations that are kept where there is room or all computed again: a search
+  // takes seconds, not minutes.
+  std::int64_t most_operations = 4'000;
 };
 
-// Over everything that the input leaves open (group size and update policy), and all that fits into the budgets. Never
-// slower than compile_plan()'s; while the limits are not reached, never slower with larger budgets. Errors are
-// compile_plan()'s.
+// Over everything that the input leaves open (group size, update policy, where activations are), and all that fits into
+// the budgets. Never slower than compile_plan()'s; while the limits are not reached, never slower with larger budgets.
+// Errors are compile_plan()'s.
 [[nodiscard]] Result<Choice> choose_plan(const PlanInput& input, const Machine& machine,
                                          const ChooseOptions& options = {});
 

@@ -26,6 +26,8 @@ using planning::Timeline;
 struct Found {
   Timeline timeline;
   Rung rung;
+  ActivationPolicy activations = ActivationPolicy::kMemory;
+  bool is_top = false;  // more memory is of no use
   Bytes nvme_bytes = 0;
   std::int64_t recomputed = 0, recomputable = 0;  // units
 };
@@ -77,15 +79,17 @@ std::vector<std::int32_t> group_sizes(const PlanInput& input) {
 
 // Climbs while the budget allows. Nothing when the lowest rung does not fit; then `smallest` learns its needs.
 std::optional<Found> climb(const Facts& facts, std::int32_t group_size, UpdatePolicy update,
-                           std::optional<Smallest>& smallest) {
-  Ladder ladder(facts, group_size, update);
+                           ActivationPolicy activations, std::optional<Smallest>& smallest) {
+  Ladder ladder(facts, group_size, update, activations);
   const Smallest needs = needs_of(*facts.input, ladder.rung());
   if (!smallest || needs.host < smallest->host) smallest = needs;
   if (!fits(*facts.input, ladder.rung())) return std::nullopt;
   Found found;
+  found.activations = activations;
   do {
     found.rung = ladder.rung();
-  } while (ladder.climb() && fits(*facts.input, ladder.rung()));
+    found.is_top = !ladder.climb();
+  } while (!found.is_top && fits(*facts.input, ladder.rung()));
   found.timeline = ladder.timeline();
   const planning::Traffic traffic = step_traffic(facts, found.timeline, found.rung.choices, found.rung.host.runs);
   found.nvme_bytes = traffic.read + traffic.written;
@@ -102,11 +106,33 @@ bool is_better(const Found& a, const Found& b) {
   return a.timeline.group_size > b.timeline.group_size;
 }
 
+// Where activations may be between the two passes, in the order of preference.
+std::vector<ActivationPolicy> activation_places(const Facts& facts) {
+  const PlanInput& input = *facts.input;
+  if (input.activations == ActivationPolicy::kHost && !input.force_copies)
+    return {ActivationPolicy::kMemory};  // host memory is where they are
+  if (input.activations != ActivationPolicy::kAuto) return {input.activations};
+  if (facts.any_nvme && input.can_spill) return {ActivationPolicy::kMemory, ActivationPolicy::kBoundaries};
+  return {ActivationPolicy::kMemory};
+}
+
+// The best for one group size. Activations leave memory only where more of it would be of use.
+std::optional<Found> best_of_places(const Facts& facts, std::int32_t group_size, UpdatePolicy update,
+                                    std::optional<Smallest>& smallest) {
+  std::optional<Found> best;
+  for (const ActivationPolicy place : activation_places(facts)) {
+    if (best && best->is_top) break;
+    std::optional<Found> found = climb(facts, group_size, update, place, smallest);
+    if (found && (!best || is_better(*found, *best))) best = std::move(found);
+  }
+  return best;
+}
+
 // The best over all group sizes.
 std::optional<Found> best_of(const Facts& facts, UpdatePolicy update, std::optional<Smallest>& smallest) {
   std::optional<Found> best;
   for (const std::int32_t size : group_sizes(*facts.input)) {
-    std::optional<Found> found = climb(facts, size, update, smallest);
+    std::optional<Found> found = best_of_places(facts, size, update, smallest);
     if (found && (!best || is_better(*found, *best))) best = std::move(found);
   }
   return best;
@@ -209,6 +235,16 @@ void add_eval(Plan& plan, const Facts& facts, const Rung& rung) {
   planning::add_dependencies(plan.eval_operations, plan.buffers);
 }
 
+ActivationPolicy resolved_activations(const Found& found, ActivationPolicy asked) {
+  const auto& boundary = found.rung.choices.boundary;
+  const bool leave = std::any_of(boundary.begin(), boundary.end(), [](Tier tier) { return tier != Tier::kDevice; });
+  if (asked == ActivationPolicy::kHost || asked == ActivationPolicy::kNvme) return asked;
+  if (leave) return found.activations;
+  if (found.recomputed == 0) return ActivationPolicy::kKeep;
+  if (found.recomputed == found.recomputable) return ActivationPolicy::kRecompute;
+  return asked;
+}
+
 Plan make_plan(const Facts& facts, const Found& found) {
   const Rung& rung = found.rung;
   Plan plan;
@@ -217,11 +253,7 @@ Plan make_plan(const Facts& facts, const Found& found) {
   plan.input.update = found.timeline.early     ? UpdatePolicy::kInBackward
                       : found.timeline.delayed ? UpdatePolicy::kIntoForward
                                                : UpdatePolicy::kAfterBackward;
-  if (found.recomputed == 0) {
-    plan.input.activations = ActivationPolicy::kKeep;
-  } else if (found.recomputed == found.recomputable) {
-    plan.input.activations = ActivationPolicy::kRecompute;
-  }
+  plan.input.activations = resolved_activations(found, facts.input->activations);
   planning::EmitInput emit{&facts, &found.timeline, &rung.choices, &rung.host, &rung.device, {}, {}};
   emit.host_ids = append(plan.buffers, rung.host.buffers, 0);
   emit.device_ids = append(plan.buffers, rung.device.buffers, 0);
@@ -239,6 +271,8 @@ Plan make_plan(const Facts& facts, const Found& found) {
   }
   plan.keep_activations = rung.choices.keep;
   plan.gradient_spilled = rung.choices.spilled;
+  plan.boundary_tier = rung.choices.boundary;
+  plan.saved_tier = rung.choices.saved;
   plan.held_weights = rung.host.held_weights;
   plan.held_optimizer = rung.host.held_optimizer;
   plan.prefetch_units = rung.choices.prefetch_units;
@@ -261,7 +295,7 @@ Result<Plan> compile_plan(const PlanInput& input) {
   if (!best) return does_not_fit(facts, *smallest);
   if (is_auto && facts.nvme_optimizer) {  // else there is nothing that an early update would hide
     std::optional<Smallest> other;        // in groups of the same size, so that the policy changes no bit
-    std::optional<Found> early = climb(facts, best->timeline.group_size, UpdatePolicy::kInBackward, other);
+    std::optional<Found> early = best_of_places(facts, best->timeline.group_size, UpdatePolicy::kInBackward, other);
     if (early && is_worth(*early, *best)) best = std::move(early);
   }
   return make_plan(facts, *best);

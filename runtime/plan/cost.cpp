@@ -16,7 +16,7 @@ double over(double amount, double rate) { return amount > 0 && rate > 0 ? amount
 
 Bytes copied_bytes(const Operation& op) {
   for (const BufferUse& use : op.uses)
-    if (use.role == Role::kDestination) return use.bytes;
+    if (use.role == Role::kDestination || use.role == Role::kSource) return use.bytes;
   return 0;
 }
 
@@ -65,7 +65,8 @@ OperationCost gradient_cost(const Plan& plan, const Operation& op, const Rates& 
 OperationCost copy_cost(const Operation& op, const Rates& rates) {
   OperationCost cost;
   const auto bytes = static_cast<double>(copied_bytes(op));
-  cost.seconds = over(bytes, rates.copy_bytes_per_s);
+  const bool out = rates.has_device && op.lane == Lane::kDeviceToHost;
+  cost.seconds = over(bytes, out ? rates.d2h_bytes_per_s : rates.copy_bytes_per_s);
   cost.threads = rates.has_device ? 0 : 1;
   cost.memory_bytes = rates.has_device ? bytes : 2 * bytes;
   cost.latency = rates.has_device ? rates.link_latency_seconds : 0;
@@ -173,12 +174,16 @@ OperationCost cost_of(const Plan& plan, const Operation& op, const Rates& rates)
     case OperationKind::kBackward: return compute_cost(op, rates);
     case OperationKind::kUpdate: return update_cost(plan, op, rates);
     case OperationKind::kGradientOut: return gradient_cost(plan, op, rates);
-    case OperationKind::kCopyToDevice: return copy_cost(op, rates);
+    case OperationKind::kCopyToDevice:
+    case OperationKind::kActivationOut:
+    case OperationKind::kActivationIn: return copy_cost(op, rates);
     case OperationKind::kReadWeights:
     case OperationKind::kReadState:
-    case OperationKind::kReadGradient: return disk_cost(op, rates, true);
+    case OperationKind::kReadGradient:
+    case OperationKind::kReadActivation: return disk_cost(op, rates, true);
     case OperationKind::kWriteState:
-    case OperationKind::kWriteGradient: return disk_cost(op, rates, false);
+    case OperationKind::kWriteGradient:
+    case OperationKind::kWriteActivation: return disk_cost(op, rates, false);
     case OperationKind::kCommit: {
       OperationCost cost;
       cost.seconds = rates.commit_seconds;
@@ -243,6 +248,10 @@ Bound bound_of(const Plan& plan, const std::vector<Operation>& operations, Bytes
         bound.optimizer_seconds += cost.seconds * cost.threads / std::max(1, rates.cores);
         if (rates.has_device) bound.d2h_seconds += cost.seconds;
         break;
+      case OperationKind::kActivationOut:
+        (rates.has_device ? bound.d2h_seconds : bound.copy_seconds) += cost.seconds;
+        break;
+      case OperationKind::kActivationIn:
       case OperationKind::kCopyToDevice: bound.copy_seconds += cost.seconds; break;
       default: break;
     }

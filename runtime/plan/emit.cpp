@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "core/check.h"
+#include "runtime/plan/emit_activations.h"
 #include "runtime/plan/emit_tiles.h"
 
 namespace headrace::runtime::planning {
@@ -13,11 +14,12 @@ namespace {
 
 std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 
-// The last operation of a list: after every write, and after `others`.
+// The last operation of a list: after every write of state or gradients, and after `others`.
 void add_commit(std::vector<Operation>& operations, std::vector<OperationId> others) {
   std::erase(others, -1);
   for (std::size_t id = 0; id < operations.size(); ++id)
-    if (operations[id].lane == Lane::kNvmeWrite) others.push_back(static_cast<OperationId>(id));
+    if (operations[id].lane == Lane::kNvmeWrite && operations[id].kind != OperationKind::kWriteActivation)
+      others.push_back(static_cast<OperationId>(id));
   add_operation(operations, OperationKind::kCommit, Lane::kNvmeWrite, -1).dependencies = std::move(others);
 }
 
@@ -47,6 +49,7 @@ class Emitter {
     host_cursor_ = cursors(host_.runs, facts_.units.size());
     device_cursor_ = cursors(device_.runs, facts_.units.size());
     last_spill_.assign(facts_.units.size(), -1);
+    activations_.emplace(in_, operations_);
     if (pending_) {
       tiles_.emplace(in_, UpdatePass::kDelayed, operations_, complete_);
     } else if (!timeline_.is_eval && !timeline_.delayed) {
@@ -158,24 +161,29 @@ class Emitter {
     const BufferId weights = compute_weights(stage.unit);
     std::vector<BufferId> used;
     for (const UnitId unit : facts_.info(stage.unit).uses) used.push_back(compute_weights(unit));
-    for (const std::int32_t m : stage.micro_batches) {
+    for (std::size_t i = 0; i < stage.micro_batches.size(); ++i) {
+      const std::int32_t m = stage.micro_batches[i];
       const bool backward = stage.kind == Stage::Kind::kBackward;
+      const std::int64_t time = stage.first_compute() + static_cast<std::int64_t>(i);
+      activations_->bring(time);
       Operation& op = add(backward ? OperationKind::kBackward : OperationKind::kForward, Lane::kCompute, stage.unit);
       op.pass = backward ? Pass::kBackward : Pass::kForward;
       op.micro_batch = m;
       op.group = stage.group;
       use(op, Role::kWeights, weights, 0, facts_.unit(stage.unit).weights_bytes, Access::kRead);
-      for (std::size_t i = 0; i < used.size(); ++i)
-        add_used(op, Role::kUsedWeights, used[i], facts_.unit(facts_.info(stage.unit).uses[i]).weights_bytes,
+      for (std::size_t j = 0; j < used.size(); ++j)
+        add_used(op, Role::kUsedWeights, used[j], facts_.unit(facts_.info(stage.unit).uses[j]).weights_bytes,
                  Access::kRead);
       if (stage.unit > 0)
-        use(op, Role::kInput, device_id(device_.boundaries[at(stage.unit) - 1][at(m)]), 0,
+        use(op, Role::kInput,
+            device_id((backward ? device_.boundaries_back : device_.boundaries)[at(stage.unit) - 1][at(m)]), 0,
             facts_.info(stage.unit - 1).output_bytes, Access::kRead);
       if (backward) {
         backward_uses(op, s, m == stage.micro_batches.front());
       } else {
         forward_uses(op, s);
       }
+      activations_->take(time);
     }
   }
 
@@ -201,7 +209,7 @@ class Emitter {
     if (op.unit > 0)
       use(op, Role::kInputGradient, device_id(device_.boundary_gradients[at(op.unit) - 1][at(op.micro_batch)]), 0,
           facts_.info(op.unit - 1).output_bytes, Access::kOverwrite);
-    const BufferId kept = device_.saved[at(op.unit)][at(op.micro_batch)];
+    const BufferId kept = device_.saved_back[at(op.unit)][at(op.micro_batch)];
     const BufferId scratch = device_.scratch_saved[at(s)];
     op.recompute = scratch != kNoBuffer && !info.fused_loss;
     use(op, Role::kSaved, device_id(kept), 0, info.saved_bytes, Access::kRead);
@@ -293,6 +301,7 @@ class Emitter {
   std::vector<Cursor> host_cursor_, device_cursor_;       // per unit
   std::vector<OperationId> last_spill_, last_out_;
   std::optional<TileEmitter> tiles_;
+  std::optional<ActivationEmitter> activations_;
   std::size_t num_updated_ = 0;              // units, early or delayed
   OperationId commit_ = -1;                  // of the step before
   const std::vector<OperationId> complete_;  // all that was spilled is, when this step begins

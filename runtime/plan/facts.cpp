@@ -117,6 +117,14 @@ Result<void> validate(const PlanInput& input) {
   if (input.group_size < 0 || input.group_size > input.micro_batches)
     return contradiction(
         fmt::format("group_size {} is not within 1 … {} micro-batches", input.group_size, input.micro_batches));
+  const bool on_nvme =
+      input.activations == ActivationPolicy::kNvme || input.activations == ActivationPolicy::kBoundaries;
+  const bool any_nvme = input.weights_home == Home::kNvme || input.optimizer_home == Home::kNvme;
+  if (on_nvme && !(any_nvme && input.can_spill))
+    return contradiction(
+        any_nvme ? "activations cannot go to NVMe: a block device holds the state and nothing else"
+                 : "activations cannot go to NVMe: neither weights nor optimizer state is there, so there is no path",
+        "activations \"auto\" or \"recompute\", or a folder as nvme_path of offload_optimizer with device nvme");
   if (input.eval_micro_batches < 0 || input.program_bytes < 0 || input.host_budget < 0 || input.device_budget < 0)
     return contradiction("budgets and counts are not negative");
   HEADRACE_RETURN_IF_ERROR(validate_units(input));
@@ -153,6 +161,8 @@ Facts make_facts(const PlanInput& input) {
     if (unit.trained) unit.accumulator_bytes = round_up(info.flat_elements * 4, input.alignment);
     unit.boundary_bytes = round_up(info.output_bytes, input.alignment);
     unit.saved_bytes = round_up(info.saved_bytes, input.alignment);
+    unit.boundary_disk_bytes = facts.disk(unit.boundary_bytes);
+    unit.saved_disk_bytes = facts.disk(unit.saved_bytes);
     unit.forward_workspace_bytes = round_up(info.forward_workspace_bytes, input.alignment);
     unit.backward_workspace_bytes = round_up(info.backward_workspace_bytes, input.alignment);
     facts.units.push_back(unit);

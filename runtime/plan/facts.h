@@ -30,6 +30,7 @@ struct UnitFacts {
   Bytes accumulator_bytes = 0;
   Bytes boundary_bytes = 0;  // per micro-batch
   Bytes saved_bytes = 0;
+  Bytes boundary_disk_bytes = 0, saved_disk_bytes = 0;
   Bytes forward_workspace_bytes = 0, backward_workspace_bytes = 0;
 };
 

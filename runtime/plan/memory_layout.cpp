@@ -2,6 +2,8 @@
 #include "runtime/plan/memory_layout.h"
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 namespace headrace::runtime::planning {
 
@@ -157,10 +159,20 @@ void add_old_state(HostLayout& layout, const Facts& facts, const Timeline& timel
   }
 }
 
+std::set<std::tuple<StateStream, UnitId, std::int32_t>> leaving_activations(const std::vector<ActivationMove>& moves) {
+  std::set<std::tuple<StateStream, UnitId, std::int32_t>> leaving;
+  for (const ActivationMove& move : moves) leaving.emplace(move.stream, move.unit, move.micro_batch);
+  return leaving;
+}
+
 void add_activations(DeviceLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
   const auto micro_batches = at(timeline.num_micro_batches);
   const std::vector<std::vector<BufferId>> none(facts.units.size(), std::vector<BufferId>(micro_batches, kNoBuffer));
   layout.boundaries = layout.boundary_gradients = layout.saved = none;
+  const std::set<std::tuple<StateStream, UnitId, std::int32_t>> leaving = leaving_activations(layout.moves);
+  const auto leaves = [&](StateStream stream, UnitId unit, std::size_t m) {
+    return leaving.count({stream, unit, static_cast<std::int32_t>(m)}) > 0;
+  };
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     const UnitFacts& unit = facts.unit(u);
     for (std::size_t m = 0; m < micro_batches; ++m) {
@@ -168,18 +180,49 @@ void add_activations(DeviceLayout& layout, const Facts& facts, const Timeline& t
       if (unit.boundary_bytes > 0) {  // then there is a next unit
         const std::int64_t next_forward = timeline.forward_time[at(u) + 1][m],
                            next_backward = timeline.backward_time[at(u) + 1][m];
-        layout.boundaries[at(u)][m] =
-            layout.add(buffer_of(BufferKind::kBoundary, Tier::kDevice, u, unit.boundary_bytes),
-                       {forward, std::max(next_forward, next_backward)});
+        if (!leaves(StateStream::kBoundary, u, m))
+          layout.boundaries[at(u)][m] =
+              layout.add(buffer_of(BufferKind::kBoundary, Tier::kDevice, u, unit.boundary_bytes),
+                         {forward, std::max(next_forward, next_backward)});
         if (!timeline.is_eval)
           layout.boundary_gradients[at(u)][m] =
               layout.add(buffer_of(BufferKind::kBoundaryGradient, Tier::kDevice, u, unit.boundary_bytes),
                          {next_backward, backward});
       }
-      if (!timeline.is_eval && unit.saved_bytes > 0 && choices.keep[at(u)] && forward >= 0)
+      if (!timeline.is_eval && unit.saved_bytes > 0 && choices.keep[at(u)] && forward >= 0 &&
+          !leaves(StateStream::kSaved, u, m))
         layout.saved[at(u)][m] =
             layout.add(buffer_of(BufferKind::kSaved, Tier::kDevice, u, unit.saved_bytes), {forward, backward});
     }
+  }
+}
+
+// What leaves has a buffer for the forward pass and another one for the backward pass.
+void add_moved_activations(DeviceLayout& layout, const Facts& facts) {
+  layout.boundaries_back = layout.boundaries;
+  layout.saved_back = layout.saved;
+  for (const ActivationMove& move : layout.moves) {
+    const bool saved = move.stream == StateStream::kSaved;
+    const Buffer buffer =
+        buffer_of(saved ? BufferKind::kSaved : BufferKind::kBoundary, Tier::kDevice, move.unit, move.bytes);
+    const std::int64_t back = facts.input->force_copies ? move.copied : move.read;
+    (saved ? layout.saved : layout.boundaries)[at(move.unit)][at(move.micro_batch)] =
+        layout.add(buffer, {move.made, move.out_end});
+    (saved ? layout.saved_back : layout.boundaries_back)[at(move.unit)][at(move.micro_batch)] =
+        layout.add(buffer, {back, move.used});
+  }
+}
+
+// Between a device with memory of its own and NVMe, and of what host memory keeps.
+void add_host_activations(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
+  if (!facts.input->force_copies) return;
+  for (const ActivationMove& move : activation_moves(facts, timeline, choices)) {
+    const BufferKind kind = move.stream == StateStream::kSaved ? BufferKind::kSaved : BufferKind::kBoundary;
+    const Buffer buffer = buffer_of(kind, Tier::kHost, move.unit, move.bytes);
+    const bool stays = move.tier == Tier::kHost;
+    layout.activations_out.push_back(layout.add(buffer, {move.made, stays ? move.copied : move.staged_end}));
+    layout.activations_in.push_back(stays ? layout.activations_out.back()
+                                          : layout.add(buffer, {move.read, move.copied}));
   }
 }
 
@@ -230,6 +273,7 @@ HostLayout make_host_layout(const Facts& facts, const Timeline& timeline, const 
     add_gradients(layout, facts, timeline, choices);
     add_rings(layout, facts, timeline, choices);
     add_old_state(layout, facts, timeline);
+    add_host_activations(layout, facts, timeline, choices);
   }
   layout.slab_bytes = place(layout.buffers, layout.lives);
   return layout;
@@ -242,7 +286,9 @@ DeviceLayout make_device_layout(const Facts& facts, const Timeline& timeline, co
     layout.run_buffers.push_back(
         layout.add(buffer_of(BufferKind::kDeviceWeights, Tier::kDevice, run.unit, facts.unit(run.unit).weights_bytes),
                    {timeline.stage(run.start).time, timeline.stage(run.last).last_compute()}));
+  layout.moves = activation_moves(facts, timeline, choices);
   add_activations(layout, facts, timeline, choices);
+  add_moved_activations(layout, facts);
   add_scratch(layout, facts, timeline, choices);
   add_accumulators(layout, facts, timeline, choices);
   layout.slab_bytes = place(layout.buffers, layout.lives);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "runtime/plan/activations.h"
 #include "runtime/plan/place.h"
 #include "runtime/plan/residency.h"
 #include "runtime/plan/timeline.h"
@@ -32,14 +33,19 @@ struct HostLayout : TierLayout {
   std::vector<BufferId> second_ring;  // of the redo of early updates, or of the drain of delayed ones
   std::vector<DelayedUpdate> delayed;
   std::vector<BufferId> old_weights, old_optimizer;  // per unit: state at home in memory while early updates may fail
+  // Per DeviceLayout::moves; of an activation that host memory keeps both are the same.
+  std::vector<BufferId> activations_out, activations_in;
 };
 
 struct DeviceLayout : TierLayout {
   std::vector<Run> runs;  // copies of weights
   std::vector<BufferId> run_buffers;
   std::vector<std::vector<BufferId>> boundaries, boundary_gradients, saved;  // per unit and micro-batch
-  std::vector<BufferId> scratch_saved, workspace;                            // per stage
-  std::vector<std::vector<BufferId>> accumulators;                           // per unit and group
+  // The first and the third as the backward pass finds them: others where they have left and come back.
+  std::vector<std::vector<BufferId>> boundaries_back, saved_back;
+  std::vector<ActivationMove> moves;
+  std::vector<BufferId> scratch_saved, workspace;   // per stage
+  std::vector<std::vector<BufferId>> accumulators;  // per unit and group
 };
 
 // Held buffers come first and depend on the choices alone, so that the step's and the evaluation's are the same.

@@ -46,6 +46,10 @@ const char* operation_kind_name(OperationKind kind) noexcept {
     case OperationKind::kWriteState: return "write_state";
     case OperationKind::kWriteGradient: return "write_gradient";
     case OperationKind::kCopyToDevice: return "copy_to_device";
+    case OperationKind::kActivationOut: return "activation_out";
+    case OperationKind::kWriteActivation: return "write_activation";
+    case OperationKind::kReadActivation: return "read_activation";
+    case OperationKind::kActivationIn: return "activation_in";
     case OperationKind::kForward: return "forward";
     case OperationKind::kBackward: return "backward";
     case OperationKind::kGradientOut: return "gradient_out";

@@ -31,7 +31,8 @@ enum class Lane : std::uint8_t {
 };
 inline constexpr int kNumLanes = 7;
 [[nodiscard]] const char* lane_name(Lane lane) noexcept;  // "nvme_read", …
-enum class StateStream : std::uint8_t { kWeights, kOptimizer, kGradient };
+// Of a unit. Activations that leave memory within a step are streams too: a tile is a micro-batch of a group.
+enum class StateStream : std::uint8_t { kWeights, kOptimizer, kGradient, kBoundary, kSaved };
 enum class Pass : std::uint8_t { kForward, kBackward };
 
 using BufferId = std::int32_t;
@@ -69,8 +70,14 @@ enum class OperationKind : std::uint8_t {
   kWriteState,    // nvme_write: new weights and optimizer of one tile to the slot that is not current
   kWriteGradient,  // nvme_write: kGradient buffer → spill
   kCopyToDevice,   // h2d: kWeights → kDeviceWeights (forced copies or a real device)
-  kForward,        // compute: unit, micro-batch
-  kBackward,       // compute: unit, micro-batch
+  // An activation of a unit and micro-batch (its output, or what it saved) that does not stay on the device between the
+  // forward and the backward pass: out to host memory where that is another one, and to NVMe, and back.
+  kActivationOut,    // d2h
+  kWriteActivation,  // nvme_write
+  kReadActivation,   // nvme_read
+  kActivationIn,     // h2d
+  kForward,          // compute: unit, micro-batch
+  kBackward,         // compute: unit, micro-batch
   kGradientOut,  // d2h: kAccumulator → kGradient: round, add earlier groups, and on the last group norm and non-finite
                  // check
   kNorm,       // cpu_optimizer: global norm, clip factor, skip decision
@@ -88,7 +95,7 @@ enum class Role : std::uint8_t {
   kAccumulator,      // fp32 gradient of the unit
   kUsedAccumulator,  // of UnitInfo::uses, in that order
   kInput,
-  kOutput,
+  kOutput,  // also of the moves of a unit's output; kSaved likewise
   kOutputGradient,
   kInputGradient,  // boundary activations and their gradients
   kSaved,
@@ -124,7 +131,17 @@ struct Operation {
   std::vector<OperationId> dependencies;  // smaller ids; not those implied by lane order
 };
 
-enum class ActivationPolicy : std::uint8_t { kAuto, kKeep, kRecompute };
+// Between a unit's forward and its backward pass. kHost and kNvme: its input and what it saved leave the device for
+// that tier and come back in time. kAuto is what moves fewest bytes within the budget of kMemory and kBoundaries.
+enum class ActivationPolicy : std::uint8_t {
+  kAuto,
+  kKeep,
+  kRecompute,
+  kHost,
+  kNvme,
+  kMemory,      // kept, or computed again where memory is short
+  kBoundaries,  // the same, and outputs of units to NVMe where memory is short
+};
 // kInBackward: a unit is updated as soon as its gradient is complete, on the assumption that nothing is clipped and all
 // gradients are finite. Where that was wrong Plan::redo_operations follow.
 // kIntoForward: a unit is updated in the next step, just before its first use there, with everything known. Where there
@@ -151,6 +168,7 @@ struct PlanInput {
   bool cache = true;      // false: nothing of NVMe-home state stays in memory beyond its use
   bool force_copies = false;
   bool separate_device = false;    // device memory is a device's own and not the host's: plans for other machines
+  bool can_spill = true;           // NVMe has room for more than state: false where it is a block device
   std::int64_t tile_elements = 0;  // multiple of 4096
   Bytes host_budget = 0;           // everything the process holds
   Bytes device_budget = 0;         // 0 = no limit of its own (the `cpu` device's arena counts as host memory)
@@ -188,6 +206,7 @@ struct Plan {
   std::vector<Operation> drain_operations;
   std::vector<bool> keep_activations;                 // per unit
   std::vector<bool> gradient_spilled;                 // per unit
+  std::vector<Tier> boundary_tier, saved_tier;        // per unit: where these are between forward and backward pass
   std::vector<BufferId> held_weights;                 // per unit, kNoBuffer if streamed
   std::vector<std::vector<BufferId>> held_optimizer;  // per unit and tile, kNoBuffer if streamed
   Bytes host_slab_bytes = 0;                          // peak of all host buffers
@@ -196,8 +215,9 @@ struct Plan {
   Bytes nvme_state_bytes = 0;  // on disk, both slots, spill included
   Bytes state_bytes = 0;       // weights + optimizer, one slot
   Bytes read_bytes_per_step = 0, write_bytes_per_step = 0;
-  Bytes redo_read_bytes = 0, redo_write_bytes = 0;    // on top, in a step that is done again
-  Bytes start_read_bytes = 0, start_write_bytes = 0;  // instead, where no update is pending
+  Bytes activation_read_bytes = 0, activation_write_bytes = 0;  // of these
+  Bytes redo_read_bytes = 0, redo_write_bytes = 0;              // on top, in a step that is done again
+  Bytes start_read_bytes = 0, start_write_bytes = 0;            // instead, where no update is pending
   Bytes drain_read_bytes = 0, drain_write_bytes = 0;  // on top, where the updates do not wait for the next step
   std::vector<MemoryLine> memory;
   std::int32_t prefetch_units = 0;

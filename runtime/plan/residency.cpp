@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "runtime/plan/activations.h"
+
 namespace headrace::runtime::planning {
 
 namespace {
@@ -170,6 +172,11 @@ Traffic step_traffic(const Facts& facts, const Timeline& timeline, const Choices
                      const std::vector<Run>& host) {
   Traffic traffic;
   const std::vector<bool> resident = resident_in_update(choices, host);
+  for (const ActivationMove& move : activation_moves(facts, timeline, choices)) {
+    if (move.tier != Tier::kNvme) continue;
+    traffic.read += move.disk_bytes;
+    traffic.written += move.disk_bytes;
+  }
   for (const Run& run : host) traffic.read += run.from_update ? 0 : facts.unit(run.unit).weights_disk_bytes;
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     const UnitFacts& unit = facts.unit(u);

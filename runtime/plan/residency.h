@@ -19,7 +19,10 @@ struct Choices {
   // next use goes first.
   std::int32_t stay_turn = 0, stay_other = 0;
   std::vector<bool> spilled, keep, held_weights;  // per unit
-  std::vector<std::int64_t> held_tiles;           // per unit: so many optimizer tiles, from the first, stay in memory
+  // Where the unit's output, and what it saved where that is kept, are between its forward and its backward pass.
+  std::vector<Tier> boundary, saved;
+  std::int32_t activations_ahead = 0;    // micro-batches that reads of activations run ahead of the backward pass
+  std::vector<std::int64_t> held_tiles;  // per unit: so many optimizer tiles, from the first, stay in memory
 };
 
 // One copy of a unit's weights, in host or device memory, from its read (or copy) to its last use.

@@ -15,9 +15,15 @@ std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
 struct Pipeline {
   std::int32_t prefetch_units, tile_buffers;
   bool overlap_out;
+  std::int32_t activations_ahead;
 };
-constexpr std::array<Pipeline, 7> kPipeline = {
-    {{0, 2, false}, {1, 2, false}, {1, 4, false}, {1, 4, true}, {2, 4, true}, {2, 8, true}, {2, 12, true}}};
+constexpr std::array<Pipeline, 7> kPipeline = {{{0, 2, false, 0},
+                                                {1, 2, false, 1},
+                                                {1, 4, false, 1},
+                                                {1, 4, true, 2},
+                                                {2, 4, true, 4},
+                                                {2, 8, true, 4},
+                                                {2, 12, true, 4}}};
 
 // Optimizer tiles begin to be held in so many steps; more steps use a budget better and compile longer.
 constexpr std::int64_t kTileSteps = 32;
@@ -28,22 +34,22 @@ Choices eval_choices(const Choices& step, std::int32_t prefetch_units) {
   Choices choices = step;
   choices.prefetch_units = prefetch_units;
   choices.stay_turn = choices.stay_other = 0;
+  choices.activations_ahead = 0;
   return choices;
 }
 
-Ladder::Ladder(const Facts& facts, std::int32_t group_size, UpdatePolicy update)
-    : facts_(facts), timeline_(make_step_timeline(facts, group_size, update)) {
+Ladder::Ladder(const Facts& facts, std::int32_t group_size, UpdatePolicy update, ActivationPolicy activations)
+    : facts_(facts), activations_(activations), timeline_(make_step_timeline(facts, group_size, update)) {
   const std::size_t units = facts.units.size();
   Choices& choices = rung_.choices;
   choices.prefetch_units = kPipeline.front().prefetch_units;
   choices.tile_buffers = kPipeline.front().tile_buffers;
   choices.spilled.assign(units, false);
   choices.keep.assign(units, false);
+  place_activations();
   choices.held_weights.assign(units, !facts.nvme_weights);
   choices.held_tiles.assign(units, 0);
   for (std::size_t u = 0; u < units; ++u) {
-    choices.keep[u] = facts.units[u].saved_bytes == 0 || facts.info(static_cast<UnitId>(u)).fused_loss ||
-                      facts.input->activations == ActivationPolicy::kKeep;
     if (!facts.nvme_optimizer) choices.held_tiles[u] = facts.units[u].tiles;
   }
   if (facts.input->eval_micro_batches > 0) {
@@ -85,8 +91,9 @@ bool Ladder::upgrade() {
       *spilled = false;
       return true;
     }
+    case Phase::kBoundaries: return keep_boundary();
     case Phase::kActivations: {  // the last units' activations live shortest
-      if (facts_.input->activations != ActivationPolicy::kAuto) return false;
+      if (activations_ != ActivationPolicy::kMemory && activations_ != ActivationPolicy::kBoundaries) return false;
       const auto made_again = std::find(choices.keep.rbegin(), choices.keep.rend(), false);
       if (made_again == choices.keep.rend()) return false;
       *made_again = true;
@@ -100,11 +107,42 @@ bool Ladder::upgrade() {
   return false;
 }
 
+// What leaves the device, and what is kept, on the lowest rung.
+void Ladder::place_activations() {
+  Choices& choices = rung_.choices;
+  const std::size_t units = facts_.units.size();
+  const bool all = activations_ == ActivationPolicy::kHost || activations_ == ActivationPolicy::kNvme;
+  const Tier tier = activations_ == ActivationPolicy::kHost ? Tier::kHost : Tier::kNvme;
+  choices.boundary.assign(units, Tier::kDevice);
+  choices.saved = choices.boundary;
+  for (UnitId u = 0; u < facts_.num_units(); ++u) {
+    choices.keep[at(u)] =
+        facts_.unit(u).saved_bytes == 0 || facts_.info(u).fused_loss || all || activations_ == ActivationPolicy::kKeep;
+    if ((all || activations_ == ActivationPolicy::kBoundaries) &&
+        can_leave(facts_, timeline_, StateStream::kBoundary, u))
+      choices.boundary[at(u)] = tier;
+    if (all && can_leave(facts_, timeline_, StateStream::kSaved, u)) choices.saved[at(u)] = tier;
+  }
+}
+
+// Of the last unit first: its output would stay shortest.
+bool Ladder::keep_boundary() {
+  if (activations_ != ActivationPolicy::kBoundaries) return false;
+  auto& boundary = rung_.choices.boundary;
+  const auto left = std::find_if(boundary.rbegin(), boundary.rend(), [](Tier tier) { return tier != Tier::kDevice; });
+  if (left == boundary.rend()) return false;
+  *left = Tier::kDevice;
+  device_changed_ = true;
+  return true;
+}
+
 bool Ladder::upgrade_pipeline() {
   if (pipeline_step_ + 1 >= static_cast<int>(kPipeline.size())) return false;
   const Pipeline& next = kPipeline[at(++pipeline_step_)];
   device_changed_ = device_changed_ || rung_.choices.prefetch_units != next.prefetch_units ||
-                    rung_.choices.overlap_out != next.overlap_out;
+                    rung_.choices.overlap_out != next.overlap_out ||
+                    rung_.choices.activations_ahead != next.activations_ahead;
+  rung_.choices.activations_ahead = next.activations_ahead;
   rung_.choices.overlap_out = next.overlap_out;
   rung_.choices.prefetch_units = next.prefetch_units;
   rung_.choices.tile_buffers = next.tile_buffers;

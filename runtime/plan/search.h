@@ -19,7 +19,8 @@ struct Rung {
 
 class Ladder {
  public:
-  Ladder(const Facts& facts, std::int32_t group_size, UpdatePolicy update);  // stands on the lowest rung
+  // Stands on the lowest rung. `activations`: anything but kAuto.
+  Ladder(const Facts& facts, std::int32_t group_size, UpdatePolicy update, ActivationPolicy activations);
 
   [[nodiscard]] const Timeline& timeline() const noexcept { return timeline_; }
   [[nodiscard]] const Rung& rung() const noexcept { return rung_; }
@@ -27,10 +28,12 @@ class Ladder {
   bool climb();
 
  private:
-  enum class Phase : std::uint8_t { kPipeline, kGradients, kActivations, kWeights, kOptimizer, kTop };
+  enum class Phase : std::uint8_t { kPipeline, kGradients, kBoundaries, kActivations, kWeights, kOptimizer, kTop };
 
   bool upgrade();  // changes the choices; false when this phase has nothing left
+  void place_activations();
   bool upgrade_pipeline();
+  bool keep_boundary();
   bool hold_weights();
   bool hold_tiles();
   void build();
@@ -40,6 +43,7 @@ class Ladder {
   [[nodiscard]] bool streams_weights() const noexcept;
 
   const Facts& facts_;
+  ActivationPolicy activations_;
   Timeline timeline_;
   Timeline eval_timeline_;
   Bytes eval_device_bytes_ = 0;

@@ -51,7 +51,7 @@ std::array<Bytes, kNumRows> rows_at_peak(const TierLayout& layout, Bytes slab_by
 }
 
 struct DiskBytes {
-  Bytes weights = 0, optimizer = 0, spill = 0;
+  Bytes weights = 0, optimizer = 0, spill = 0, activations = 0;
 };
 
 DiskBytes disk_bytes(const Plan& plan, const Facts& facts) {
@@ -59,7 +59,10 @@ DiskBytes disk_bytes(const Plan& plan, const Facts& facts) {
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     const UnitFacts& unit = facts.unit(u);
     if (facts.nvme_weights) disk.weights += unit.weights_disk_bytes * (unit.trained ? 2 : 1);
-    if (plan.gradient_spilled[static_cast<std::size_t>(u)]) disk.spill += unit.gradient_disk_bytes;
+    const auto index = static_cast<std::size_t>(u);
+    if (plan.gradient_spilled[index]) disk.spill += unit.gradient_disk_bytes;
+    if (plan.boundary_tier[index] == Tier::kNvme) disk.activations += plan.input.group_size * unit.boundary_disk_bytes;
+    if (plan.saved_tier[index] == Tier::kNvme) disk.activations += plan.input.group_size * unit.saved_disk_bytes;
     if (!facts.nvme_optimizer || !unit.trained) continue;
     for (std::int64_t t = 0; t < unit.tiles; ++t) disk.optimizer += 2 * facts.disk(facts.tile(u, t).optimizer);
   }
@@ -103,8 +106,22 @@ std::string gradients_note(const Plan& plan) {
 }
 
 std::string activations_note(const Plan& plan) {
-  const auto again = std::count(plan.keep_activations.begin(), plan.keep_activations.end(), false);
-  return again == 0 ? std::string() : fmt::format("recompute in {}", count_of(again, "unit", "units"));
+  std::string note;
+  const auto add = [&note](std::int64_t units, const char* format) {
+    if (units > 0)
+      note += fmt::format(fmt::runtime(format), note.empty() ? "" : ", ", count_of(units, "unit", "units"));
+  };
+  const auto count = [](const auto& list, auto value) {
+    return static_cast<std::int64_t>(std::count(list.begin(), list.end(), value));
+  };
+  add(count(plan.keep_activations, false), "{}recompute in {}");
+  add(count(plan.saved_tier, Tier::kHost), "{}saved in host memory for {}");
+  add(count(plan.saved_tier, Tier::kNvme), "{}saved on NVMe for {}");
+  add(count(plan.boundary_tier, Tier::kHost), "{}outputs of {} in host memory");
+  add(count(plan.boundary_tier, Tier::kNvme), "{}outputs of {} on NVMe");
+  if (plan.input.activations == ActivationPolicy::kHost && !plan.input.force_copies)
+    note += fmt::format("{}host memory is the device's: they stay", note.empty() ? "" : ", ");
+  return note;
 }
 
 void add_table(Plan& plan, const Facts& facts, const Rung& rung, const DiskBytes& disk) {
@@ -121,6 +138,7 @@ void add_table(Plan& plan, const Facts& facts, const Rung& rung, const DiskBytes
   plan.memory[kWeightsRow].nvme = disk.weights;
   plan.memory[kOptimizerRow].nvme = disk.optimizer;
   plan.memory[kGradientsRow].nvme = disk.spill;
+  plan.memory[kActivationsRow].nvme = disk.activations;
   plan.memory[kWeightsRow].note = weights_note(plan, facts);
   plan.memory[kOptimizerRow].note = optimizer_note(plan, facts);
   plan.memory[kGradientsRow].note = gradients_note(plan);
@@ -137,6 +155,12 @@ void add_bytes(const std::vector<Operation>& operations, Bytes& read, Bytes& wri
   }
 }
 
+Bytes bytes_of(const std::vector<Operation>& operations, OperationKind kind) {
+  Bytes bytes = 0;
+  for (const Operation& op : operations) bytes += op.kind == kind ? op.bytes : 0;
+  return bytes;
+}
+
 }  // namespace
 
 void add_numbers(Plan& plan, const Facts& facts, const Rung& rung) {
@@ -145,6 +169,8 @@ void add_numbers(Plan& plan, const Facts& facts, const Rung& rung) {
   const Bytes arena = plan.input.separate_device ? 0 : plan.device_slab_bytes;
   plan.host_peak_bytes = plan.input.program_bytes + plan.host_slab_bytes + arena;
   add_bytes(plan.operations, plan.read_bytes_per_step, plan.write_bytes_per_step);
+  plan.activation_read_bytes = bytes_of(plan.operations, OperationKind::kReadActivation);
+  plan.activation_write_bytes = bytes_of(plan.operations, OperationKind::kWriteActivation);
   add_bytes(plan.redo_operations, plan.redo_read_bytes, plan.redo_write_bytes);
   add_bytes(plan.start_operations, plan.start_read_bytes, plan.start_write_bytes);
   add_bytes(plan.drain_operations, plan.drain_read_bytes, plan.drain_write_bytes);
@@ -155,7 +181,7 @@ void add_numbers(Plan& plan, const Facts& facts, const Rung& rung) {
     for (std::int64_t t = 0; t < unit.tiles; ++t) plan.state_bytes += optimizer_layout(plan.input, u, t).bytes;
   }
   const DiskBytes disk = disk_bytes(plan, facts);
-  plan.nvme_state_bytes = disk.weights + disk.optimizer + disk.spill;
+  plan.nvme_state_bytes = disk.weights + disk.optimizer + disk.spill + disk.activations;
   add_table(plan, facts, rung, disk);
 }
 

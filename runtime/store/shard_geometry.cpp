@@ -19,6 +19,8 @@ Bytes payload_of(const PlanInput& input, StateStream stream, UnitId unit, std::i
     case StateStream::kWeights: return length * dtype_bytes(input.weights_dtype);
     case StateStream::kOptimizer: return optimizer_layout(input, unit, tile).bytes;
     case StateStream::kGradient: return length * dtype_bytes(input.gradient_dtype);
+    case StateStream::kBoundary:
+    case StateStream::kSaved: break;  // of micro-batches
   }
   return 0;
 }
@@ -56,30 +58,36 @@ ShardGeometry ShardGeometry::of_state(const PlanInput& input, std::int32_t slots
 
 ShardGeometry ShardGeometry::of_spill(const Plan& plan) {
   ShardGeometry geometry;
-  for (UnitId unit = 0; unit < static_cast<UnitId>(plan.input.model.units.size()); ++unit)
-    if (plan.gradient_spilled[static_cast<std::size_t>(unit)])
+  for (UnitId unit = 0; unit < static_cast<UnitId>(plan.input.model.units.size()); ++unit) {
+    const auto u = static_cast<std::size_t>(unit);
+    if (plan.gradient_spilled[u])
       geometry.add(stream_of(plan.input, unit, StateStream::kGradient, 1, Kind::kTransient));
+    const auto add_activations = [&](Tier tier, StateStream stream, Bytes bytes) {
+      if (tier == Tier::kNvme) geometry.add({unit, stream, plan.input.group_size, bytes, bytes, 1, Kind::kTransient});
+    };
+    add_activations(plan.boundary_tier[u], StateStream::kBoundary, plan.input.model.units[u].output_bytes);
+    add_activations(plan.saved_tier[u], StateStream::kSaved, plan.input.model.units[u].saved_bytes);
+  }
   return geometry;
 }
 
 void ShardGeometry::add(Stream stream) {
-  const auto key = static_cast<std::size_t>(stream.unit) * 3 + static_cast<std::size_t>(stream.stream);
-  if (index_by_unit_.size() <= key) index_by_unit_.resize(key + 1, -1);
-  index_by_unit_[key] = static_cast<std::int32_t>(streams_.size());
+  const std::size_t position = key(stream.unit, stream.stream);
+  if (index_by_unit_.size() <= position) index_by_unit_.resize(position + 1, -1);
+  index_by_unit_[position] = static_cast<std::int32_t>(streams_.size());
   first_tile_.push_back(total_tiles_);
   total_tiles_ += stream.tiles;
   streams_.push_back(stream);
 }
 
 bool ShardGeometry::has(UnitId unit, StateStream stream) const noexcept {
-  const auto key = static_cast<std::size_t>(unit) * 3 + static_cast<std::size_t>(stream);
-  return key < index_by_unit_.size() && index_by_unit_[key] >= 0;
+  const std::size_t position = key(unit, stream);
+  return position < index_by_unit_.size() && index_by_unit_[position] >= 0;
 }
 
 std::uint32_t ShardGeometry::stream_index(UnitId unit, StateStream stream) const {
   HEADRACE_CHECK(has(unit, stream), "the store does not keep this stream");
-  return static_cast<std::uint32_t>(
-      index_by_unit_[static_cast<std::size_t>(unit) * 3 + static_cast<std::size_t>(stream)]);
+  return static_cast<std::uint32_t>(index_by_unit_[key(unit, stream)]);
 }
 
 std::int64_t ShardGeometry::tile_index(std::uint32_t stream, std::int64_t tile) const {

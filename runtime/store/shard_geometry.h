@@ -16,7 +16,7 @@ class ShardGeometry {
   enum class Kind : std::uint8_t {
     kTrained,    // rewritten by every update
     kFrozen,     // written once, version 0
-    kTransient,  // gradient spill: lives within one step
+    kTransient,  // spilled gradients and activations: live within one step
   };
   struct Stream {
     UnitId unit = 0;
@@ -30,7 +30,8 @@ class ShardGeometry {
 
   // The weights and optimizer streams whose home is NVMe in `input`.
   static ShardGeometry of_state(const PlanInput& input, std::int32_t slots);
-  // One gradient stream of one slot for each spilled unit of the plan.
+  // Streams of one slot: the gradient of each spilled unit of the plan, and activations on NVMe, a tile for each
+  // micro-batch of a group.
   static ShardGeometry of_spill(const Plan& plan);
 
   [[nodiscard]] const std::vector<Stream>& streams() const noexcept { return streams_; }
@@ -42,11 +43,15 @@ class ShardGeometry {
   [[nodiscard]] io::VolumeGeometry volume_geometry(Bytes record_payload_bytes) const;
 
  private:
+  static constexpr std::size_t kStreams = 5;  // of StateStream
+  [[nodiscard]] static std::size_t key(UnitId unit, StateStream stream) noexcept {
+    return static_cast<std::size_t>(unit) * kStreams + static_cast<std::size_t>(stream);
+  }
   void add(Stream stream);
 
   std::vector<Stream> streams_;
   std::vector<std::int64_t> first_tile_;     // per stream
-  std::vector<std::int32_t> index_by_unit_;  // unit · 3 + stream → index or -1
+  std::vector<std::int32_t> index_by_unit_;  // unit · kStreams + stream → index or -1
   std::int64_t total_tiles_ = 0;
 };
 

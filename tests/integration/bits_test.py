@@ -43,6 +43,9 @@ class Bits(JobCase):
             "fp32 state": ["state_format=fp32"],
             "scalar kernels": [],
             "recomputed activations": ["schedule.activations=recompute"],
+            "activations on NVMe": ["schedule.activations=nvme"],
+            "activations on NVMe behind copies": ["schedule.activations=nvme", "device.force_copies=true"],
+            "activations in host memory behind copies": ["schedule.activations=host", "device.force_copies=true"],
             "thread backend": ["io.backend=threads"],
             "power durability": ["durability=power"],
         })
@@ -122,6 +125,7 @@ class Bits(JobCase):
             "forced copies": ["device.force_copies=true", "memory.cache=false"],
             "random delays": ["debug.lane_delay_us=1500", "debug.seed=3"],
             "recomputed activations": ["schedule.activations=recompute"],
+            "activations on NVMe": ["schedule.activations=nvme"],
             "fp32 state": ["state_format=fp32"],
         }
         for index, (name, overrides) in enumerate(variants.items()):
@@ -152,6 +156,7 @@ class Bits(JobCase):
             "forced copies": ["device.force_copies=true", "memory.cache=false"],
             "random delays": ["debug.lane_delay_us=1500", "debug.seed=3"],
             "recomputed activations": ["schedule.activations=recompute"],
+            "activations on NVMe": ["schedule.activations=nvme"],
             "fp32 state": ["state_format=fp32"],
             "one thread": ["threads=1"],
             "large tiles": ["tile_bytes=4MiB"],

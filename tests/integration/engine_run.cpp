@@ -29,6 +29,7 @@ runtime::PlanInput plan_input_of(const EngineRunOptions& options, const runtime:
   input.micro_batches = options.micro_batches;
   input.group_size = options.group_size;
   input.update = options.update;
+  input.activations = options.activations;
   input.can_clip = options.can_clip;
   input.force_copies = options.force_copies;
   input.tile_elements = cpu_adam::is_elementwise(options.optimizer)

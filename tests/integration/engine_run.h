@@ -33,6 +33,7 @@ struct EngineRunOptions {
   cpu_adam::OptimizerKind optimizer = cpu_adam::OptimizerKind::kAdamW;
   runtime::Home weights_home = runtime::Home::kNvme, optimizer_home = runtime::Home::kNvme;
   runtime::UpdatePolicy update = runtime::UpdatePolicy::kAfterBackward;
+  runtime::ActivationPolicy activations = runtime::ActivationPolicy::kAuto;
   bool can_clip = true;
   bool force_copies = false;
   std::int32_t slots = 2;

@@ -129,6 +129,12 @@ class Resume(JobCase):
         smallest = refused.err.split("memory.host=")[1].split()[0]
         self.kill_campaign(*job, f"memory.host={smallest}", "debug.lane_delay_us=300", undisturbed=["schedule.update=after_backward"])
 
+    def test_kills_while_activations_are_on_nvme(self):
+        # What was spilled by a killed step is lost and of no use; its volume is found and removed by the next start.
+        for update in ("in_backward", "into_forward"):
+            self.kill_campaign("schedule.activations=nvme", f"schedule.update={update}", "memory.cache=false", "debug.lane_delay_us=300",
+                               undisturbed=["schedule.activations=keep", "schedule.update=after_backward"])
+
     def test_kills_while_auto_changes_the_policy(self):
         # Every step is clipped: a start that lives long enough leaves early updates for delayed ones.
         self.kill_campaign("schedule.update=auto", "gradient_clipping=1e-6", "memory.cache=false", undisturbed=["schedule.update=after_backward"])

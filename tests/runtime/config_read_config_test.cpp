@@ -283,10 +283,12 @@ TEST(ReadConfig, OffloadNeedsItsStageAndItsPath) {
 }
 
 TEST(ReadConfig, ChoicesOfLaterVersionsAreRefusedByName) {
-  const Error error = error_of(kMinimal, {"schedule.activations=nvme"});
+  const Error error = error_of(kMinimal, {"optimizer.type=Lamb"});
   EXPECT_EQ(error.code, ErrorCode::kConfig);
   EXPECT_THAT(error.message, HasSubstr("which this version does not support"));
-  EXPECT_THAT(error.hint, HasSubstr("\"keep\", \"recompute\", or \"auto\""));
+  EXPECT_THAT(error.hint, HasSubstr("\"AdamW\""));
+  EXPECT_EQ(run_of(kMinimal, {"schedule.activations=nvme"}).schedule.activations,
+            Auto<ActivationPolicy>(ActivationPolicy::kNvme));
   EXPECT_EQ(run_of(kMinimal, {"schedule.update=after_backward"}).schedule.update,
             Auto<UpdatePolicy>(UpdatePolicy::kAfterBackward));
   EXPECT_EQ(run_of(kMinimal, {"schedule.update=into_forward", "headrace.slots=1"}).schedule.update,

@@ -76,6 +76,22 @@ std::vector<PlanInput> delayed_inputs() {
   inputs.back().host_budget = smallest_host_budget(inputs.back());
   return inputs;
 }
+// Activations on NVMe, with and without copies, and delayed updates beside them.
+std::vector<PlanInput> activation_inputs() {
+  std::vector<PlanInput> inputs;
+  for (const bool copies : {false, true}) {
+    inputs.push_back(tight_input(copies));
+    inputs.back().activations = ActivationPolicy::kNvme;
+    inputs.back().host_budget = smallest_host_budget(inputs.back()) + 10'000;
+  }
+  inputs.push_back(inputs.front());
+  inputs.back().update = UpdatePolicy::kIntoForward;
+  inputs.back().host_budget = smallest_host_budget(inputs.back());
+  inputs.push_back(inputs[1]);
+  inputs.back().activations = ActivationPolicy::kHost;
+  inputs.back().host_budget = smallest_host_budget(inputs.back()) + 10'000;
+  return inputs;
+}
 using List = std::vector<Operation> Plan::*;
 constexpr std::array<List, 3> kDelayedLists = {&Plan::operations, &Plan::start_operations, &Plan::drain_operations};
 // Removes an operation and renumbers dependencies.
@@ -128,6 +144,8 @@ TEST(CheckPlan, EveryDependencyIsNeeded) {
     const Plan plan = sound(input);
     for (const List list : kDelayedLists) expect_every_dependency_is_needed(plan, list, 1);
   }
+  for (const PlanInput& input : activation_inputs())
+    expect_every_dependency_is_needed(sound(input), &Plan::operations, 100);
 }
 
 TEST(CheckPlan, EveryOperationIsNeeded) {
@@ -142,6 +160,7 @@ TEST(CheckPlan, EveryOperationIsNeeded) {
     const Plan plan = sound(input);
     for (const List list : kDelayedLists) expect_every_operation_is_needed(plan, list);
   }
+  for (const PlanInput& input : activation_inputs()) expect_every_operation_is_needed(sound(input), &Plan::operations);
 }
 
 TEST(CheckPlan, NoBufferCanTakeThePlaceOfAnother) {

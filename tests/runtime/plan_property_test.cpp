@@ -53,7 +53,10 @@ PlanInput any_input() {
   input.group_size = static_cast<std::int32_t>(any_int(0, input.micro_batches));
   input.snake = any_bool();
   input.activations = any_of<ActivationPolicy>(
-      {ActivationPolicy::kAuto, ActivationPolicy::kAuto, ActivationPolicy::kKeep, ActivationPolicy::kRecompute});
+      {ActivationPolicy::kAuto, ActivationPolicy::kAuto, ActivationPolicy::kKeep, ActivationPolicy::kRecompute,
+       ActivationPolicy::kHost, ActivationPolicy::kNvme, ActivationPolicy::kNvme, ActivationPolicy::kBoundaries});
+  const bool any_nvme = input.weights_home == Home::kNvme || input.optimizer_home == Home::kNvme;
+  if (!any_nvme && input.activations != ActivationPolicy::kHost) input.activations = ActivationPolicy::kAuto;
   input.update = any_of<UpdatePolicy>({UpdatePolicy::kAuto, UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward,
                                        UpdatePolicy::kInBackward, UpdatePolicy::kIntoForward,
                                        UpdatePolicy::kIntoForward, UpdatePolicy::kIntoForward});

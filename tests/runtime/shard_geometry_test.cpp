@@ -84,10 +84,10 @@ TEST(ShardGeometry, TheVolumeGetsTheStreamsInTheirOrder) {
   }
 }
 
-TEST(ShardGeometry, TheSpillHasOneTransientStreamOfOneSlotForEachSpilledUnit) {
+TEST(ShardGeometry, TheSpillHasTransientStreamsOfOneSlotForGradientsAndActivations) {
   PlanInput input = make_input(make_transformer({}));
   input.micro_batches = 4;
-  input.group_size = 1;
+  input.group_size = 3;
   input.host_budget = smallest_host_budget(input);
   const auto plan = compile_plan(input);
   ASSERT_TRUE(plan.ok()) << text_of(plan);
@@ -103,8 +103,22 @@ TEST(ShardGeometry, TheSpillHasOneTransientStreamOfOneSlotForEachSpilledUnit) {
     EXPECT_EQ(stream.slots, 1);
     EXPECT_EQ(geometry.payload_bytes(index, 0), tile_length(input, unit, 0) * dtype_bytes(input.gradient_dtype));
   }
-  EXPECT_GT(spilled, 0U);  // the smallest budget has no room for all gradients
-  EXPECT_EQ(spilled, geometry.streams().size());
+  EXPECT_GT(spilled, 0U);  // the smallest budget has no room for all gradients …
+  std::size_t outputs = 0;
+  for (UnitId unit = 0; unit < static_cast<UnitId>(input.model.units.size()); ++unit) {
+    const bool leaves = plan->boundary_tier[static_cast<std::size_t>(unit)] == Tier::kNvme;
+    EXPECT_EQ(geometry.has(unit, StateStream::kBoundary), leaves);
+    EXPECT_FALSE(geometry.has(unit, StateStream::kSaved));
+    if (!leaves) continue;
+    ++outputs;
+    const std::uint32_t index = geometry.stream_index(unit, StateStream::kBoundary);
+    EXPECT_EQ(geometry.streams()[index].tiles, 3);  // of a group
+    EXPECT_EQ(geometry.streams()[index].slots, 1);
+    EXPECT_EQ(geometry.streams()[index].kind, Kind::kTransient);
+    EXPECT_EQ(geometry.payload_bytes(index, 2), 8'192);
+  }
+  EXPECT_GT(outputs, 0U);  // … nor for all outputs of units
+  EXPECT_EQ(spilled + outputs, geometry.streams().size());
 }
 
 }  // namespace
