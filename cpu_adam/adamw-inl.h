@@ -56,12 +56,12 @@ inline Vec::F adamw_vector(const AdamWSpan& s, std::int64_t i, const AdamWConsta
   return p;
 }
 
-template <WeightKind kWeights, GradientKind kGradient>
+template <WeightKind kWeights, GradientKind kGradient, bool kStreams>
 inline void adamw_pair(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c, Vec::Nans& nans) noexcept {
   const Vec::F p = adamw_vector<kWeights, kGradient>(s, i, c, nans);
   const Vec::F q = adamw_vector<kWeights, kGradient>(s, i + Vec::kLanes, c, nans);
   // Weights that have a master beside them are made from it even where it does not move: they may not have been read.
-  if (c.moves || kHasMaster<kWeights>) store_masters<kWeights>(s, i, p, q);
+  if (c.moves || kHasMaster<kWeights>) store_masters<kWeights, kStreams>(s, i, p, q);
 }
 
 // Gives every NaN of the results one pattern: its payload would depend on the operand order that a compiler picks, and
@@ -84,11 +84,11 @@ __attribute__((noinline, cold)) void make_nans_canonical(const AdamWSpan& s, std
   }
 }
 
-template <WeightKind kWeights, GradientKind kGradient, int kElements>
+template <WeightKind kWeights, GradientKind kGradient, int kElements, bool kStreams = false>
 inline void adamw_block(const AdamWSpan& s, std::int64_t i, const AdamWConstants& c) noexcept {
   Vec::Nans nans = {};
 #pragma GCC unroll 16
-  for (int j = 0; j < kElements; j += kPair) adamw_pair<kWeights, kGradient>(s, i + j, c, nans);
+  for (int j = 0; j < kElements; j += kPair) adamw_pair<kWeights, kGradient, kStreams>(s, i + j, c, nans);
   if (__builtin_expect(Vec::any(nans), 0)) make_nans_canonical<kWeights>(s, i, kElements, c.moves);
 }
 
@@ -130,14 +130,25 @@ void adamw_tail(const AdamWSpan& s, std::int64_t begin, const AdamWConstants& c)
   if constexpr (kWeights == WeightKind::kSplit) std::memcpy(remainder_at, remainder, rest * 2);
 }
 
-template <WeightKind kWeights, GradientKind kGradient>
-inline void prefetch_block(const AdamWSpan& s, std::int64_t i) noexcept {
-  prefetch_elements<4>(s.exp_avg, i);
-  prefetch_elements<4>(s.exp_avg_sq, i);
-  prefetch_elements<kBytesOf<kGradient>>(s.gradient, i);
-  prefetch_elements<kWeightBytes<kWeights>>(s.weights, i);
-  if constexpr (kWeights == WeightKind::kSplit) prefetch_elements<2>(s.remainder, i);
-  if constexpr (kHasMaster<kWeights>) prefetch_elements<4>(s.master, i);
+// Whole blocks from the start of `s`; returns where they end.
+template <WeightKind kWeights, GradientKind kGradient, bool kStreams>
+std::int64_t adamw_blocks(const AdamWSpan s, const AdamWConstants& c) noexcept {
+  constexpr int kReadWeightBytes = kStreams ? 0 : kWeightBytes<kWeights>;
+  constexpr int kMasterBytes = kHasMaster<kWeights> ? 4 : 0;
+  constexpr int kRemainderBytes = kWeights == WeightKind::kSplit ? 2 : 0;
+  LinesAhead<8 + kBytesOf<kGradient> + kReadWeightBytes + kMasterBytes + kRemainderBytes> lines;
+  lines.add(s.exp_avg, 4);
+  lines.add(s.exp_avg_sq, 4);
+  lines.add(s.gradient, kBytesOf<kGradient>);
+  if constexpr (kReadWeightBytes > 0) lines.add(s.weights, kReadWeightBytes);
+  if constexpr (kMasterBytes > 0) lines.add(s.master, kMasterBytes);
+  if constexpr (kRemainderBytes > 0) lines.add(s.remainder, kRemainderBytes);
+  std::int64_t i = 0;
+  for (; i + kBlockElements <= s.elements; i += kBlockElements) {
+    lines.ask();
+    adamw_block<kWeights, kGradient, kBlockElements, kStreams>(s, i, c);
+  }
+  return i;
 }
 
 template <WeightKind kWeights, GradientKind kGradient>
@@ -145,9 +156,15 @@ void adamw_span(const AdamWSpan& span, const AdamWScalars& scalars) noexcept {
   const AdamWSpan s = span;  // a copy: stores through the arrays cannot change it, so pointers stay in registers
   const AdamWConstants c(scalars);
   std::int64_t i = 0;
-  for (; i + kBlockElements <= s.elements; i += kBlockElements) {
-    prefetch_block<kWeights, kGradient>(s, i + kPrefetchElements);
-    adamw_block<kWeights, kGradient, kBlockElements>(s, i, c);
+  if constexpr (kHasMaster<kWeights>) {
+    if (s.streams_weights) {
+      i = adamw_blocks<kWeights, kGradient, true>(s, c);
+      Vec::fence();
+    } else {
+      i = adamw_blocks<kWeights, kGradient, false>(s, c);
+    }
+  } else {
+    i = adamw_blocks<kWeights, kGradient, false>(s, c);
   }
   for (; i + kPair <= s.elements; i += kPair) adamw_block<kWeights, kGradient, kPair>(s, i, c);
   if (i < s.elements) adamw_tail<kWeights, kGradient>(s, i, c);

@@ -218,6 +218,10 @@ T* advanced(T* array, std::int64_t elements) noexcept {
 }
 std::byte* advanced(void* array, Bytes bytes) noexcept { return advanced(static_cast<std::byte*>(array), bytes); }
 
+// From so many elements on, weights of which nothing is read (they have a master) are written past the caches, which
+// saves reading their lines: 5 % of the time. Arrays of fewer may stay in the caches for whoever uses the weights next.
+constexpr std::int64_t kStreamElements = 1 << 18;
+
 AdamWSpan make_span(const AdamWArrays& a, StateFormat format, std::int64_t begin, std::int64_t elements) noexcept {
   const Bytes moment = format == StateFormat::kCompact ? 1 : (format == StateFormat::kSplitBf16 ? 2 : 4);
   const Bytes remainder = format == StateFormat::kCompact ? 1 : 2;
@@ -231,6 +235,7 @@ AdamWSpan make_span(const AdamWArrays& a, StateFormat format, std::int64_t begin
   span.exp_avg_sq_scale = advanced(a.exp_avg_sq_scale, begin / kCompactBlockElements);
   span.gradient = static_cast<const std::byte*>(a.gradient) + begin * dtype_bytes(a.gradient_dtype);
   span.elements = elements;
+  span.streams_weights = a.elements >= kStreamElements && reinterpret_cast<std::uintptr_t>(span.weights) % 64 == 0;
   span.first_index = static_cast<std::uint32_t>(a.first_element + begin);
   return span;
 }

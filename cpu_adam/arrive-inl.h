@@ -39,10 +39,12 @@ template <GradientKind kKind, bool kAdd>
 ArriveTotals arrive_chunk(const ArriveSpan& s) noexcept {
   ArriveState state;
   constexpr int kStoredBytes = kKind == GradientKind::kFp32 ? 4 : 2;
+  LinesAhead<4 + kStoredBytes> lines;
+  lines.add(s.source, 4);
+  lines.add(s.destination, kStoredBytes);
   std::int64_t i = 0;
   for (; i + kBlockElements <= s.elements; i += kBlockElements) {
-    prefetch_elements<4>(s.source, i + kPrefetchElements);
-    prefetch_elements<kStoredBytes>(s.destination, i + kPrefetchElements);
+    lines.ask();
     for (int j = 0; j < kBlockElements; j += kNormLanes) {
       arrive_group<kKind, kAdd>(s.source, s.destination, i + j, state);
     }

@@ -224,27 +224,22 @@ void compact_tail(CompactLoop local, std::int64_t begin) noexcept {
   for (int j = 0; j < 3; ++j) std::memcpy(static_cast<std::uint8_t*>(arrays[j]) + begin, bytes[j], rest);
 }
 
-template <GradientKind kGradient>
-inline void prefetch_compact(const AdamWSpan& s, std::int64_t i) noexcept {
-  prefetch_elements<1>(s.remainder, i);
-  prefetch_elements<1>(s.exp_avg, i);
-  prefetch_elements<1>(s.exp_avg_sq, i);
-  for (std::int64_t half = i; half < i + kCompactBlock; half += kBlockElements) {
-    prefetch_elements<2>(s.weights, half);
-    prefetch_elements<kBytesOf<kGradient>>(s.gradient, half);
-  }
-}
-
 template <GradientKind kGradient, bool kMoves>
 void compact_loop(const CompactLoop loop) noexcept {
   const AdamWSpan s = loop.s;
   Vec::U index = indices(s, 0);
   // A block is narrowed after the next one is updated: its scales are known by then, and nothing waits for them.
   CompactBlock blocks[2];
+  LinesAhead<5 + kBytesOf<kGradient>, kCompactBlock> lines;
+  lines.add(s.weights, 2);
+  lines.add(s.gradient, kBytesOf<kGradient>);
+  lines.add(s.remainder, 1);
+  lines.add(s.exp_avg, 1);
+  lines.add(s.exp_avg_sq, 1);
   std::int64_t i = 0;
   for (; i + kCompactBlock <= s.elements; i += kCompactBlock) {
     const std::int64_t number = i / kCompactBlock;
-    prefetch_compact<kGradient>(s, i + kPrefetchElements);
+    lines.ask();
     update_block<kGradient, kMoves>(loop, i, index, blocks[number % 2]);
     if (i > 0) store_codes(s, i - kCompactBlock, blocks[(number + 1) % 2]);
     index = Vec::add(index, Vec::set_bits(static_cast<std::uint32_t>(kCompactBlock)));

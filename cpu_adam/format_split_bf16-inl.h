@@ -109,14 +109,15 @@ template <GradientKind kGradient, bool kMoves>
 void split_bf16_loop(const SplitBf16Loop loop) noexcept {
   const AdamWSpan s = loop.s;
   Vec::U index = even_indices(s, 0);
+  LinesAhead<8 + kBytesOf<kGradient>> lines;
+  lines.add(s.gradient, kBytesOf<kGradient>);
+  lines.add(s.weights, 2);
+  lines.add(s.remainder, 2);
+  lines.add(s.exp_avg, 2);
+  lines.add(s.exp_avg_sq, 2);
   std::int64_t i = 0;
   for (; i + kBlockElements <= s.elements; i += kBlockElements) {
-    const std::int64_t ahead = i + kPrefetchElements;
-    prefetch_elements<kBytesOf<kGradient>>(s.gradient, ahead);
-    prefetch_elements<2>(s.weights, ahead);
-    prefetch_elements<2>(s.remainder, ahead);
-    prefetch_elements<2>(s.exp_avg, ahead);
-    prefetch_elements<2>(s.exp_avg_sq, ahead);
+    lines.ask();
 #pragma GCC unroll 2
     for (int j = 0; j < kBlockElements; j += kPair) {
       split_bf16_pair<kGradient, kMoves>(loop, i + j, index);

@@ -43,6 +43,7 @@ struct AdamWSpan {
   const void* gradient;
   std::int64_t elements;
   std::uint32_t first_index;  // of element 0, lower half; no span crosses a multiple of 2^32
+  bool streams_weights;       // weights that have a master go past the caches: they begin at a multiple of 64 bytes
 };
 
 // Stochastic rounding (format_random.h): a mixer whose two multiplications change every output bit with nearly even

@@ -83,21 +83,19 @@ void update_tail(const OptimizerSpan& s, std::int64_t begin, const OptimizerCons
 }
 
 template <class Rule, WeightKind kWeights, GradientKind kGradient>
-inline void prefetch_turn(const OptimizerSpan& s, std::int64_t i) noexcept {
-  for (int k = 0; k < Rule::kMoments; ++k) prefetch_elements<4>(s.moments[k], i);
-  prefetch_elements<kBytesOf<kGradient>>(s.gradient, i);
-  prefetch_elements<kWeightBytes<kWeights>>(s.weights, i);
-  if constexpr (kWeights == WeightKind::kSplit) prefetch_elements<2>(s.remainder, i);
-  if constexpr (kHasMaster<kWeights>) prefetch_elements<4>(s.master, i);
-}
-
-template <class Rule, WeightKind kWeights, GradientKind kGradient>
 void update_elements(const OptimizerSpan& span, const OptimizerScalars& scalars) noexcept {
   const OptimizerSpan s = span;  // a copy: stores through the arrays cannot change it, so pointers stay in registers
   const OptimizerConstants c(scalars);
+  constexpr int kMasterBytes = kHasMaster<kWeights> ? 4 : (kWeights == WeightKind::kSplit ? 2 : 0);
+  LinesAhead<4 * Rule::kMoments + kBytesOf<kGradient> + kWeightBytes<kWeights> + kMasterBytes> lines;
+  for (int k = 0; k < Rule::kMoments; ++k) lines.add(s.moments[k], 4);
+  lines.add(s.gradient, kBytesOf<kGradient>);
+  lines.add(s.weights, kWeightBytes<kWeights>);
+  if constexpr (kWeights == WeightKind::kSplit) lines.add(s.remainder, kMasterBytes);
+  if constexpr (kHasMaster<kWeights>) lines.add(s.master, kMasterBytes);
   std::int64_t i = 0;
   for (; i + kBlockElements <= s.elements; i += kBlockElements) {
-    prefetch_turn<Rule, kWeights, kGradient>(s, i + kPrefetchElements);
+    lines.ask();
     update_turn<Rule, kWeights, kGradient, kBlockElements>(s, i, c);
   }
   for (; i + kPair <= s.elements; i += kPair) {

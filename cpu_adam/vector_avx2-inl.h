@@ -35,9 +35,11 @@ struct Vec {
     return _mm256_castsi256_ps(_mm256_add_epi32(upper, _mm256_cvtepi16_epi32(load_words(low))));
   }
   // Sixteen lanes below 2^16, in order.
+  static __m256i word_pair(__m256i x, __m256i y) noexcept {
+    return _mm256_permute4x64_epi64(_mm256_packus_epi32(x, y), 0xD8);  // packed within each half: quarters 0, 2 | 1, 3
+  }
   static void store_word_pair(void* to, __m256i x, __m256i y) noexcept {
-    const __m256i packed = _mm256_packus_epi32(x, y);  // within each half: quarters 0, 2 | 1, 3
-    _mm256_storeu_si256(static_cast<__m256i*>(to), _mm256_permute4x64_epi64(packed, 0xD8));
+    _mm256_storeu_si256(static_cast<__m256i*>(to), word_pair(x, y));
   }
   static void store_low_halves(std::int16_t* to, F x, F y) noexcept {
     const __m256i low = _mm256_set1_epi32(0xFFFF);
@@ -48,6 +50,19 @@ struct Vec {
     store_word_pair(to, _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), half), 16),
                     _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(y), half), 16));
   }
+  // Past the caches, to a multiple of 32 bytes; in order with other stores once fence() was called.
+  static void stream_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept {
+    const __m256i half = _mm256_set1_epi32(0x8000);
+    const __m256i words = word_pair(_mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(x), half), 16),
+                                    _mm256_srli_epi32(_mm256_add_epi32(_mm256_castps_si256(y), half), 16));
+    _mm256_stream_si256(reinterpret_cast<__m256i*>(to), words);
+  }
+  static void stream_fp16(std::uint16_t* to, F x, F y) noexcept {
+    auto* at = reinterpret_cast<__m128i*>(to);
+    _mm_stream_si128(at, _mm256_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    _mm_stream_si128(at + 1, _mm256_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static void fence() noexcept { _mm_sfence(); }
   static F store_bf16(std::uint16_t* to, F x) noexcept {
     const __m256i bits = _mm256_castps_si256(x);
     const __m256i upper = _mm256_srli_epi32(bits, 16);

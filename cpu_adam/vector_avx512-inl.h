@@ -41,9 +41,13 @@ struct Vec {
   }
   // Word `first` of each lane of x, then of y: one permutation, where narrowing each vector takes two.
   template <int kFirst>
-  static void store_word_of_lanes(void* to, __m512i x, __m512i y) noexcept {
+  static __m512i word_of_lanes(__m512i x, __m512i y) noexcept {
     alignas(64) static constexpr WordPicks kPicks(kFirst);
-    _mm512_storeu_si512(to, _mm512_permutex2var_epi16(x, _mm512_load_si512(kPicks.words), y));
+    return _mm512_permutex2var_epi16(x, _mm512_load_si512(kPicks.words), y);
+  }
+  template <int kFirst>
+  static void store_word_of_lanes(void* to, __m512i x, __m512i y) noexcept {
+    _mm512_storeu_si512(to, word_of_lanes<kFirst>(x, y));
   }
   static void store_low_halves(std::int16_t* to, F x, F y) noexcept {
     store_word_of_lanes<0>(to, _mm512_castps_si512(x), _mm512_castps_si512(y));
@@ -53,6 +57,19 @@ struct Vec {
     store_word_of_lanes<1>(to, _mm512_add_epi32(_mm512_castps_si512(x), half),
                            _mm512_add_epi32(_mm512_castps_si512(y), half));
   }
+  // Past the caches, to a multiple of 64 bytes; in order with other stores once fence() was called.
+  static void stream_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept {
+    const __m512i half = _mm512_set1_epi32(0x8000);
+    const __m512i words = word_of_lanes<1>(_mm512_add_epi32(_mm512_castps_si512(x), half),
+                                           _mm512_add_epi32(_mm512_castps_si512(y), half));
+    _mm512_stream_si512(reinterpret_cast<__m512i*>(to), words);
+  }
+  static void stream_fp16(std::uint16_t* to, F x, F y) noexcept {
+    auto* at = reinterpret_cast<__m256i*>(to);
+    _mm256_stream_si256(at, _mm512_cvtps_ph(x, _MM_FROUND_TO_NEAREST_INT));
+    _mm256_stream_si256(at + 1, _mm512_cvtps_ph(y, _MM_FROUND_TO_NEAREST_INT));
+  }
+  static void fence() noexcept { _mm_sfence(); }
   static F store_bf16(std::uint16_t* to, F x) noexcept {
     const __m512i bits = _mm512_castps_si512(x);
     const __m512i upper = _mm512_srli_epi32(bits, 16);

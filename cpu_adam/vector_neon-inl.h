@@ -35,6 +35,13 @@ struct Vec {
     const U half = vdupq_n_u32(0x8000);
     store_high_halves(to, vaddq_u32(bits_of(x), half), vaddq_u32(bits_of(y), half));
   }
+  // The architecture has no such store that intrinsics reach: an ordinary one.
+  static void stream_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept { store_rounded_high_halves(to, x, y); }
+  static void stream_fp16(std::uint16_t* to, F x, F y) noexcept {
+    store_fp16(to, x);
+    store_fp16(to + kLanes, y);
+  }
+  static void fence() noexcept {}
   static F store_bf16(std::uint16_t* to, F x) noexcept {
     const U bits = bits_of(x);
     const U upper = vshrq_n_u32(bits, 16);

@@ -28,6 +28,13 @@ struct Vec {
     to[0] = split_master(x).hi;
     to[1] = split_master(y).hi;
   }
+  // Ordinary stores: nothing passes the caches.
+  static void stream_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept { store_rounded_high_halves(to, x, y); }
+  static void stream_fp16(std::uint16_t* to, F x, F y) noexcept {
+    store_fp16(to, x);
+    store_fp16(to + kLanes, y);
+  }
+  static void fence() noexcept {}
   static F store_bf16(std::uint16_t* to, F x) noexcept {
     const Bf16 rounded = to_bf16(x);
     *to = rounded.bits;

@@ -77,6 +77,9 @@ struct CountingVec {
   static void store_high_halves(std::uint16_t*, U, U) noexcept { store_words_of_pair(kWide ? 0 : 2, 0); }
   static void store_high_halves_alternating(void*, U, U) noexcept { first_port(1), count(1, 0, 0, 1); }
   static void store_low_halves_alternating(void*, U, U) noexcept { first_port(1), count(1, 0, 0, 1); }
+  static void stream_rounded_high_halves(std::uint16_t* to, F x, F y) noexcept { store_rounded_high_halves(to, x, y); }
+  static void stream_fp16(std::uint16_t* to, F x, F y) noexcept { store_fp16(to, x), store_fp16(to, y); }
+  static void fence() noexcept {}
   static void store_fp16(std::uint16_t*, F) noexcept { floating(1), count(0, 1, 0, 1); }
   static void store_signed_bytes(std::int8_t*, U, U, U, U) noexcept { count(0, kWide ? 8 : 4, 0, kWide ? 4 : 1); }
   static void store_bytes(std::uint8_t*, U, U, U, U) noexcept { count(0, kWide ? 8 : 4, 0, kWide ? 4 : 1); }
@@ -194,7 +197,8 @@ PortMix count_adamw(cpu_adam::StateFormat format, DType weights, DType gradient,
   cpu_adam::AdamWScalars scalars = {};
   scalars.moves = scalars.decays = scalars.flushes = true;
   const cpu_adam::AdamWSpan span{fp32.data(),   more.data(),   more.data(), yet_more.data(), last.data(),
-                                 scales.data(), scales.data(), fp32.data(), kElements,       0};
+                                 scales.data(), scales.data(), fp32.data(), kElements,       0,
+                                 false};
   const bool wide = target == cpu_adam::Target::kAvx512;
   counts = {};
   cpu_adam::loop_of(format, weights, gradient, wide)(span, scalars);

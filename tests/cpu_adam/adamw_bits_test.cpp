@@ -71,6 +71,37 @@ TEST(AdamWBits, thread_counts_do_not_change_a_bit) {
   }
 }
 
+// From 2^18 elements on, weights that have a master are written past the caches where they are aligned.
+TEST(AdamWBits, weights_of_large_arrays_that_pass_the_caches_have_the_same_bits) {
+  constexpr std::int64_t kElements = (1 << 18) + 37;
+  constexpr std::uint64_t kSeed = 43;
+  for (const Kind kind : {Kind::kBf16Master, Kind::kFp16Master}) {
+    for (const std::int64_t offset : {0, 3}) {
+      Random random(kSeed);
+      State truth(kind, kElements, offset);
+      fill(truth, random, true);
+      Gradient gradient(DType::kBf16, kElements, offset);
+      fill(gradient, kElements, random, true);
+      const State before = truth;
+      adamw_update(truth.arrays(gradient), format_of(kind), hyper_at(7), Target::kScalar);
+      for (const Target target : targets()) {
+        State state(kind, kElements, offset);  // a copy as a whole would lie at another alignment
+        for (std::int64_t i = 0; i < kElements; ++i) {
+          state.half[i] = before.half[i];
+          state.master[i] = before.master[i];
+          state.exp_avg[i] = before.exp_avg[i];
+          state.exp_avg_sq[i] = before.exp_avg_sq[i];
+        }
+        ASSERT_EQ(reinterpret_cast<std::uintptr_t>(state.half.data()) % 64 == 0, offset == 0);
+        adamw_update(state.arrays(gradient), format_of(kind), hyper_at(7), target);
+        ASSERT_TRUE(state.same_bits(truth)) << kind_name(kind) << " offset " << offset << " " << target_name(target)
+                                            << ": " << first_difference_of(state, truth);
+        ASSERT_TRUE(state.guards_intact());
+      }
+    }
+  }
+}
+
 AdamWArrays part(const AdamWArrays& a, std::int64_t begin, std::int64_t end) {
   AdamWArrays p = a;
   p.weights = static_cast<std::byte*>(a.weights) + begin * dtype_bytes(a.weights_dtype);
