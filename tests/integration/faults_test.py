@@ -82,6 +82,27 @@ class Faults(JobCase):
         self.assertEqual(scales[0], 256)
         self.assertEqual(scales[-1], 64)
 
+    def test_activations_that_the_disk_loses_are_named_and_the_run_goes_on(self):
+        self.train("schedule.activations=keep", run="whole")
+        job = ["schedule.activations=nvme", "memory.cache=false", "debug.lane_delay_us=2000"]
+        process = self.start("train", "job.json", "--run-dir", "run", *job)
+        while "step 1/6" not in (line := process.stdout.readline()):
+            self.assertTrue(line, "the run ended before its first step")
+        spill = self.volume().with_name(self.volume().name.replace(".volume", "-spill.volume"))
+        self.assertTrue(spill.exists())
+        while process.poll() is None and spill.exists():
+            os.truncate(spill, 0)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual(process.returncode, 5, out + err)
+        self.assertRegex(err, r"in read_activation unit \d+ micro-batch \d+")
+        self.assertIn(spill.name, err)
+        self.assertRegex(err, r"offset \d+")
+        rows = len(self.metrics())
+        self.assertLess(rows, 6)
+        self.train(*job)
+        self.assertEqual([row["step"] for row in self.metrics()], [1, 2, 3, 4, 5, 6])
+        self.assertEqual(self.digest(), self.digest("whole"))
+
     def test_memory_stays_within_the_plan(self):
         plan = json.loads(self.run_program("plan", "job.json", "--json").out)
         self.train()

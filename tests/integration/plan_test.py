@@ -54,6 +54,22 @@ class PlanTest(JobCase):
         for word in ("step ", "bound ", "waiting ", "flops ", "wear ", "helps ", "disk bandwidth", "per day"):
             self.assertIn(word, text)
 
+    def test_activations_on_nvme_move_the_bytes_that_the_plan_states(self):
+        for update in ("after_backward", "in_backward", "into_forward"):
+            job = ["schedule.activations=nvme", f"schedule.update={update}", "gradient_clipping=0"]
+            plan = self.document("job.json", *job)
+            # Outputs of the embedding and two of three blocks, and what three blocks saved: 4 micro-batches of 2 × 32 tokens, width 64.
+            self.assertEqual(plan["activation_read_bytes_per_step"], plan["activation_write_bytes_per_step"])
+            self.assertGreater(plan["activation_read_bytes_per_step"], 4 * 3 * 2 * 32 * 64 * 4)
+            self.assertGreater(plan["memory_table"][3]["nvme_bytes"], 0)
+            self.assertIn("on NVMe", plan["memory_table"][3]["note"])
+            self.train(*job, "--max-steps", "3", run=update)
+            for row in self.metrics(update)[1:2]:  # none before it is left over, none after it drained
+                self.assertEqual(row["nvme_read_bytes"], plan["nvme_read_bytes_per_step"])
+                self.assertEqual(row["nvme_write_bytes"], plan["nvme_write_bytes_per_step"])
+        self.assertEqual(self.plan("job.json", "schedule.activations=nvme", "zero_optimization.offload_param.device=cpu",
+                                   "zero_optimization.offload_optimizer.device=cpu", expect=3).code, 3)
+
     def test_pictures_are_complete_documents(self):
         self.plan("job.json", "memory.cache=false", "--hardware", "rates.json", "--trace", "trace.json", "--html", "page.html")
         events = json.loads((self.folder / "trace.json").read_text())["traceEvents"]
