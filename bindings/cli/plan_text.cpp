@@ -48,8 +48,14 @@ std::string headline(const runtime::Plan& plan, const models::TrainingSetup& set
 }
 
 std::string update_text(const runtime::Plan& plan) {
-  if (plan.input.update == runtime::UpdatePolicy::kIntoForward)
-    return "update    of each unit in the next step, just before its first use there\n";
+  if (plan.input.update == runtime::UpdatePolicy::kIntoForward) {
+    if (plan.input.delayed_fraction >= 1)
+      return "update    of each unit in the next step, just before its first use there\n";
+    return fmt::format(
+        "update    after the backward pass of the units that are used first, and in the next step, before its first "
+        "use there, of each other one: {:.0f} % of the parameters\n",
+        100 * runtime::delayed_share(plan));
+  }
   if (plan.input.update != runtime::UpdatePolicy::kInBackward) return "update    after the backward pass\n";
   std::string text = "update    of each unit as soon as its gradient is complete";
   if (plan.redo_write_bytes > 0)
@@ -174,6 +180,29 @@ void add_prediction(JsonObject& document, const Prediction* prediction, const ru
                  prediction->endurance_bytes / (static_cast<double>(plan.write_bytes_per_step) / step * 86'400));
 }
 
+// What the plan has made of a key that is "auto"; empty where it says nothing.
+std::string chosen_by(const runtime::Plan& plan, std::string_view path) {
+  const runtime::PlanInput& input = plan.input;
+  if (path == "headrace.schedule.group_size") return fmt::format("{}", input.group_size);
+  if (path == "headrace.schedule.update") return fmt::format("\"{}\"", runtime::update_policy_name(input.update));
+  if (path == "headrace.schedule.delayed_fraction" && input.update == runtime::UpdatePolicy::kIntoForward)
+    return fmt::format("{}", input.delayed_fraction);
+  return {};
+}
+
+std::string resolved_keys(const runtime::Plan& plan, const models::TrainingSetup& setup) {
+  JsonObject resolved;
+  for (const config::ResolvedKey& key : setup.config.keys) {
+    if (key.use != config::FieldUse::kUsed) continue;
+    const std::string chosen = key.value == "\"auto\"" ? chosen_by(plan, key.path) : std::string();
+    JsonObject entry;
+    entry.add_raw("value", !chosen.empty() ? chosen : key.value.empty() ? "null" : key.value);
+    entry.add("source", chosen.empty() ? key.source : std::string("the plan"));
+    resolved.add_raw(key.path, entry.text());
+  }
+  return resolved.text();
+}
+
 }  // namespace
 
 std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& setup, const Prediction* prediction) {
@@ -202,14 +231,6 @@ std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& se
     row.add("note", line.note);
     lines.add_raw(row.text());
   }
-  JsonObject resolved;
-  for (const config::ResolvedKey& key : setup.config.keys) {
-    if (key.use != config::FieldUse::kUsed) continue;
-    JsonObject entry;
-    entry.add_raw("value", key.value.empty() ? "null" : key.value);
-    entry.add("source", key.source);
-    resolved.add_raw(key.path, entry.text());
-  }
   JsonObject document;
   document.add("fits", true);
   document.add_raw("memory", memory.text());
@@ -223,6 +244,8 @@ std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& se
   add_prediction(document, prediction, plan);
   document.add("group_size", plan.input.group_size);
   document.add("update", runtime::update_policy_name(plan.input.update));
+  if (plan.input.update == runtime::UpdatePolicy::kIntoForward)
+    document.add("delayed_fraction", plan.input.delayed_fraction);
   document.add("redo_read_bytes", plan.redo_read_bytes);
   document.add("redo_write_bytes", plan.redo_write_bytes);
   document.add("drain_read_bytes", plan.drain_read_bytes);
@@ -230,7 +253,7 @@ std::string plan_json(const runtime::Plan& plan, const models::TrainingSetup& se
   document.add("tile_elements", plan.input.tile_elements);
   document.add("prefetch_units", plan.prefetch_units);
   document.add("tile_buffers", plan.tile_buffers);
-  document.add_raw("resolved", resolved.text());
+  document.add_raw("resolved", resolved_keys(plan, setup));
   return document.text();
 }
 

@@ -83,6 +83,7 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
   input.gradient_dtype = run.gradient_dtype;
   input.state_format = run.state_format;
   input.optimizer = run.optimizer.kind;
+  input.newton_schulz_steps = run.optimizer.hyper.newton_schulz_steps;
   input.moments = config::num_moments(run);
   input.weights_home = home_of(run.zero.parameters.device);
   input.optimizer_home = home_of(run.zero.optimizer.device);
@@ -95,6 +96,7 @@ Result<runtime::PlanInput> make_plan_input(const TrainingSetup& setup, const run
   } else if (run.slots == 2 && cpu_adam::is_elementwise(input.optimizer)) {
     input.update = runtime::UpdatePolicy::kAuto;
   }
+  input.delayed_fraction = run.schedule.delayed_fraction.value_or(-1);
   input.can_clip = run.gradient_clipping > 0;
   input.cache = run.memory.cache;
   input.can_spill = io::folders_among(nvme_paths_of(run)).ok();

@@ -15,6 +15,7 @@
 #include "models/trainer/measure.h"
 #include "runtime/config/schedule.h"
 #include "runtime/engine/step_report.h"
+#include "runtime/plan/choose.h"
 #include "runtime/plan/simulate.h"
 
 namespace headrace::models {
@@ -98,17 +99,28 @@ Result<void> Trainer::adapt() {
   const runtime::Plan& present = engine_->plan();
   const bool early = present.input.update == runtime::UpdatePolicy::kInBackward;
   if (!adapts_ || early == clips_.worthwhile()) return {};
-  const auto plan_with = [&](runtime::UpdatePolicy update) {
+  const auto input_with = [&](runtime::UpdatePolicy update) {
     runtime::PlanInput input = present.input;
     input.update = update;
-    return runtime::compile_plan(input);
+    input.delayed_fraction = options_.setup.config.run.schedule.delayed_fraction.value_or(-1);
+    return input;
+  };
+  const auto plan_with = [&](runtime::UpdatePolicy update) { return runtime::compile_plan(input_with(update)); };
+  // The fraction that is predicted to be fastest, in all the memory that there is.
+  const auto delayed_plan = [&]() -> Result<runtime::Plan> {
+    const runtime::PlanInput input = input_with(runtime::UpdatePolicy::kIntoForward);
+    runtime::Machine machine;
+    machine.rates = rates_;
+    runtime::ChooseOptions options;
+    options.plans_per_kind = 1;
+    HEADRACE_TRY(runtime::Choice choice, runtime::choose_plan(input, machine, options));
+    return std::move(choice.plan);
   };
   const auto predicted = [&](const Result<runtime::Plan>& plan) {
     const auto simulation = plan.ok() ? runtime::simulate(*plan, rates_) : Result<runtime::Simulation>(plan.error());
     return simulation.ok() ? simulation->step_seconds : std::numeric_limits<double>::infinity();
   };
-  Result<runtime::Plan> other =
-      plan_with(early ? runtime::UpdatePolicy::kIntoForward : runtime::UpdatePolicy::kInBackward);
+  Result<runtime::Plan> other = early ? delayed_plan() : plan_with(runtime::UpdatePolicy::kInBackward);
   // A run that goes on as it is must not end for want of more disk.
   adapts_ = other.ok() && other->nvme_state_bytes <= present.nvme_state_bytes;
   if (!adapts_) return {};

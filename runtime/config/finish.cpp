@@ -299,6 +299,24 @@ Result<void> finish_tile(Draft& draft, Settings& settings) {
   return {};
 }
 
+// A share of what is not left to the next step.
+Result<void> finish_delayed_fraction(const Draft& draft, const Settings& settings) {
+  constexpr const char* kKey = "headrace.schedule.delayed_fraction";
+  const ScheduleConfig& schedule = draft.run.schedule;
+  if (schedule.delayed_fraction.is_auto()) return {};
+  const double fraction = schedule.delayed_fraction.value();
+  const bool is_auto = schedule.update.is_auto();
+  const bool into_forward = !is_auto && schedule.update.value() == UpdatePolicy::kIntoForward;
+  if (into_forward && fraction == 0)
+    return settings.fail(kKey, "\"into_forward\" with a delayed_fraction of 0 leaves nothing to the next step",
+                         "use \"update\": \"after_backward\", or a fraction above 0");
+  if (is_auto || into_forward || fraction == 0) return {};
+  return settings.fail(kKey,
+                       fmt::format("delayed_fraction {} is of \"update\": \"into_forward\", and the update is {}",
+                                   fraction, to_json_text(settings.at("headrace.schedule.update").value)),
+                       "leave it out, or set \"update\": \"into_forward\"");
+}
+
 // An update before the norm is known must be able to be taken back. (fp16 needs two slots anyhow.)
 Result<void> finish_update(const Draft& draft, const Settings& settings) {
   const RunConfig& run = draft.run;
@@ -360,6 +378,7 @@ Result<void> finish(Draft& draft, Settings& settings, const World& world) {
   HEADRACE_RETURN_IF_ERROR(finish_zero(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_tile(draft, settings));
   HEADRACE_RETURN_IF_ERROR(finish_update(draft, settings));
+  HEADRACE_RETURN_IF_ERROR(finish_delayed_fraction(draft, settings));
   return finish_io(draft, settings);
 }
 

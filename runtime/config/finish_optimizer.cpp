@@ -125,6 +125,10 @@ Result<void> check_whole_tensors(const Draft& draft, const Settings& settings, O
     return settings.fail("headrace.schedule.update",
                          fmt::format("an update of {} takes all cores and is not made beside the forward pass", name),
                          "use \"after_backward\"");
+  if (draft.run.schedule.delayed_fraction.value_or(0) > 0)
+    return settings.fail("headrace.schedule.delayed_fraction",
+                         fmt::format("an update of {} takes all cores and is not made beside the forward pass", name),
+                         "leave it out");
   if (draft.run.batch.world_size > 1)
     return settings.fail(
         "optimizer.type",

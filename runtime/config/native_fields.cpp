@@ -88,6 +88,15 @@ void add_schedule(FieldTable& table, ScheduleConfig& schedule) {
   update.to(schedule.update, {{"after_backward", UpdatePolicy::kAfterBackward},
                               {"in_backward", UpdatePolicy::kInBackward},
                               {"into_forward", UpdatePolicy::kIntoForward}});
+  table
+      .add("headrace.schedule.delayed_fraction", T::kNumber, "\"auto\"",
+           "With into_forward: the share of the parameters whose update is left to the next step. The units that it "
+           "uses last are; the others are updated after the norm. 1 leaves all of them, 0 none, which is "
+           "after_backward. auto is 1, or with known rates what is predicted to be fastest.")
+      .number_range(0, 1)
+      .or_auto()
+      .may_change()
+      .to(schedule.delayed_fraction);
   Field& activations =
       table
           .add("headrace.schedule.activations", T::kChoice, "\"auto\"",

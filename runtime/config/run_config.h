@@ -101,6 +101,7 @@ struct MemoryConfig {
 struct ScheduleConfig {
   Auto<std::int32_t> group_size;
   Auto<UpdatePolicy> update;
+  Auto<double> delayed_fraction;  // of into_forward
   Auto<ActivationPolicy> activations;
   bool snake = true;
 };

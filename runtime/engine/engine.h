@@ -190,9 +190,13 @@ class Engine {
   [[nodiscard]] Result<void> commit();
   // Delayed updates, in engine_delayed.cpp.
   [[nodiscard]] bool is_delayed() const noexcept { return plan_.input.update == UpdatePolicy::kIntoForward; }
-  [[nodiscard]] const StepSettings& update_settings() const noexcept {
-    return pending_ ? pending_->settings : settings_;
+  [[nodiscard]] bool is_delayed(UnitId unit) const { return plan_.update_delayed[static_cast<std::size_t>(unit)]; }
+  // The update of the unit that is under way, or comes next, is left over from the step before.
+  [[nodiscard]] bool is_pending(UnitId unit) const { return pending_.has_value() && is_delayed(unit); }
+  [[nodiscard]] const StepSettings& update_settings(UnitId unit) const {
+    return is_pending(unit) ? pending_->settings : settings_;
   }
+  [[nodiscard]] Result<io::Ticket> load_state(const std::vector<TileMove>& moves, io::CompletionSink sink);
   [[nodiscard]] Result<void> commit_pending();
   [[nodiscard]] StepRecord next_record();
   [[nodiscard]] Result<void> write_record(StepRecord record, bool updated);

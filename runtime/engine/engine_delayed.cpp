@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "runtime/engine/engine.h"
+#include "runtime/engine/tile_room.h"
 
 namespace headrace::runtime {
 
@@ -27,6 +28,14 @@ Result<void> Engine::commit_pending() {
   HEADRACE_RETURN_IF_ERROR(write_record(std::move(record), !outcome.skipped));
   counters_before_.written_bytes += counters().written_bytes - before;
   return {};
+}
+
+// A unit that was updated after the norm has its new state on disk before the record that will name it.
+Result<io::Ticket> Engine::load_state(const std::vector<TileMove>& moves, io::CompletionSink sink) {
+  const TileId& id = moves.front().id;
+  const bool is_frozen_unit = is_frozen(plan_.input.model.units[static_cast<std::size_t>(id.unit)]);
+  if (!pending_ || is_delayed(id.unit) || is_frozen_unit) return nvme_->load(moves, version_of(id), sink);
+  return nvme_->load_stored(moves, pending_->settings.step, sink);
 }
 
 Result<void> Engine::drain() {

@@ -13,7 +13,7 @@ namespace headrace::runtime {
 // Operations on tiles are conditional: a skipped step updates nothing, an early update is made while its assumption
 // stands, and what one operation of a tile has left out the following ones leave out too.
 bool Engine::is_wanted(const Operation& operation) {
-  if (is_delayed()) return true;  // with everything known before
+  if (is_delayed() && operation.unit >= 0 && is_delayed(operation.unit)) return true;  // with everything known before
   if (in_redo_) return is_wanted_in_redo(operation);
   switch (operation.kind) {
     case OperationKind::kReadState: return !is_early() || speculation_.stands();

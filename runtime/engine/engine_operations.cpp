@@ -67,7 +67,7 @@ Result<std::vector<io::Ticket>> Engine::start(const Operation& operation, io::Co
 std::uint64_t Engine::spill_version(const Operation& operation, bool write) const {
   const auto groups = static_cast<std::uint64_t>(ceil_div(plan_.input.micro_batches, plan_.input.group_size));
   const std::uint64_t step_base = settings_.step * groups;
-  if (operation.kind == OperationKind::kReadState) return update_settings().step * groups + groups - 1;
+  if (operation.kind == OperationKind::kReadState) return update_settings(operation.unit).step * groups + groups - 1;
   const auto group = static_cast<std::uint64_t>(operation.group);
   return step_base + (write ? group : group - 1);
 }
@@ -102,7 +102,7 @@ Result<std::vector<io::Ticket>> Engine::start_read(const Operation& operation, i
     }
   }
   if (!state.empty()) {
-    HEADRACE_TRY(io::Ticket ticket, nvme_->load(state, version_of(state.front().id), sink));
+    HEADRACE_TRY(io::Ticket ticket, load_state(state, sink));
     tickets.push_back(std::move(ticket));
   }
   if (!gradient.empty()) {
@@ -129,7 +129,7 @@ Result<std::vector<io::Ticket>> Engine::start_write(const Operation& operation, 
     moves.push_back({{operation.unit, stream, operation.tile}, address(use)});
   }
   HEADRACE_TRY(io::Ticket ticket, in_redo_ ? nvme_->store_again(moves, settings_.step, sink)
-                                           : nvme_->store(moves, update_settings().step, sink));
+                                           : nvme_->store(moves, update_settings(operation.unit).step, sink));
   tickets.push_back(std::move(ticket));
   return tickets;
 }
@@ -188,7 +188,7 @@ void Engine::decide_update() {
 
 Result<void> Engine::update(const Operation& operation) {
   const PlanInput& input = plan_.input;
-  const StepSettings& settings = update_settings();
+  const StepSettings& settings = update_settings(operation.unit);
   const UnitInfo& unit = input.model.units[static_cast<std::size_t>(operation.unit)];
   const std::int64_t begin = tile_begin(input, operation.unit, operation.tile);
   const std::int64_t length = tile_length(input, operation.unit, operation.tile);
@@ -207,7 +207,7 @@ Result<void> Engine::update(const Operation& operation) {
     piece.tensor = static_cast<int>(i);
     cpu_adam::OptimizerHyper hyper = settings.hyper;
     if (optimizer_of(input.optimizer, tensor) != input.optimizer) hyper.lr *= settings.beside_lr_factor;
-    hyper.gradient_scale = pending_ ? pending_->gradient_scale : gradient_scale_;
+    hyper.gradient_scale = is_pending(operation.unit) ? pending_->gradient_scale : gradient_scale_;
     if (!decays(tensor)) hyper.weight_decay = 0;
     HEADRACE_RETURN_IF_ERROR(updater_.update(input, piece, hyper, settings.rounding_seed));
   }

@@ -2,6 +2,8 @@
 // The plan checker's entry: budgets and totals, then structure, order and contents of the step and of the evaluation.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "runtime/plan/check_order.h"
 #include "runtime/plan/check_step.h"
 #include "runtime/plan/compile.h"
@@ -50,6 +52,30 @@ Result<void> check_redo(const Plan& plan, const checking::StepCheck& step) {
   return checking::StepCheck(step).run_redo(plan.redo_operations, order, Phase::kDropped);
 }
 
+// Of the trained units so many are delayed that they have the asked share of the parameters, and no more.
+Result<void> check_delayed_units(const Plan& plan) {
+  const std::vector<UnitInfo>& units = plan.input.model.units;
+  const bool is_delayed = plan.input.update == UpdatePolicy::kIntoForward;
+  if (plan.update_delayed.size() != (is_delayed ? units.size() : 0))
+    return checking::fault("the list of delayed units has another length");
+  double all = 0, delayed = 0, largest = 0;
+  for (std::size_t u = 0; is_delayed && u < units.size(); ++u) {
+    const bool trained = std::any_of(units[u].tensors.begin(), units[u].tensors.end(),
+                                     [](const TensorInfo& tensor) { return !tensor.frozen; });
+    const auto elements = static_cast<double>(units[u].flat_elements);
+    if (plan.update_delayed[u] && (!trained || elements == 0))
+      return checking::fault(fmt::format("unit {} has no update to delay", u));
+    all += trained ? elements : 0;
+    delayed += plan.update_delayed[u] ? elements : 0;
+    largest = std::max(largest, plan.update_delayed[u] ? elements : 0);
+  }
+  const double wanted = plan.input.delayed_fraction * all;
+  if (is_delayed && (delayed < wanted || delayed - largest >= wanted))
+    return checking::fault(fmt::format("{} of {} parameters are delayed, asked for is a share of {}", delayed, all,
+                                       plan.input.delayed_fraction));
+  return {};
+}
+
 // Steps with delayed updates, one after another: nothing pending, then twice the updates of the step before; and after
 // each of them the drain instead of a next step.
 Result<void> check_delayed(const Plan& plan) {
@@ -88,6 +114,7 @@ Result<void> check_plan(const Plan& plan) {
     return checking::fault(fmt::format("group size {} is not resolved", plan.input.group_size));
   if (plan.input.update == UpdatePolicy::kAuto) return checking::fault("the update policy is not resolved");
   HEADRACE_RETURN_IF_ERROR(check_budgets(plan));
+  HEADRACE_RETURN_IF_ERROR(check_delayed_units(plan));
   HEADRACE_RETURN_IF_ERROR(checking::check_buffers(plan));
   const bool is_delayed = plan.input.update == UpdatePolicy::kIntoForward;
   if (!is_delayed && !(plan.start_operations.empty() && plan.drain_operations.empty()))

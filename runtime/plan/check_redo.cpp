@@ -29,7 +29,7 @@ Result<void> StepCheck::check_in_redo(OperationId id) {
     case OperationKind::kUpdate: return phase_ != Phase::kDropped ? check_update(id) : Result<void>();
     case OperationKind::kWriteState:
       written_bytes_ += phase_ == Phase::kDropped ? op.bytes : 0;  // counted, not done
-      return phase_ != Phase::kDropped ? check_write_state(op) : Result<void>();
+      return phase_ != Phase::kDropped ? check_write_state(id) : Result<void>();
     case OperationKind::kCommit: return check_commit(id);
     default: return fault(phase_ == Phase::kDrain ? "a drain does not do that" : "a redo does not do that");
   }
@@ -42,9 +42,11 @@ void StepCheck::begin_list(const std::vector<Operation>& operations, const Order
   phase_ = phase;
   commit_ = -1;
   read_bytes_ = written_bytes_ = 0;
-  for (UnitState& unit : units_)
+  for (UnitState& unit : units_) {
+    unit.any_update = false;
     for (auto* const counts : {&unit.state_reads, &unit.updates, &unit.state_writes})
       std::fill(counts->begin(), counts->end(), 0);
+  }
 }
 
 Result<void> StepCheck::run_start() {
@@ -61,6 +63,7 @@ Result<void> StepCheck::run_next(const std::vector<Operation>& operations, const
   for (UnitState& unit : units_) {
     unit.contributed.clear();
     unit.group_contributions = unit.groups_out = 0;
+    if (!unit.delayed) unit.groups_spilled = 0;  // its update has had it
     unit.spill_write = -1;
     unit.spill_reads.clear();
     unit.boundary_trips.clear();
@@ -72,8 +75,13 @@ Result<void> StepCheck::run_next(const std::vector<Operation>& operations, const
   return check_end();
 }
 
-std::int64_t StepCheck::updated_version() const noexcept {
-  if (is_delayed()) return version_ + 1;
+// Of a step whose delayed updates are pending the others are made.
+std::int64_t StepCheck::version_before(UnitId unit) const {
+  return version_ + (has_pending() && !state(unit).delayed ? 1 : 0);
+}
+
+std::int64_t StepCheck::updated_version(UnitId unit) const {
+  if (is_delayed()) return version_before(unit) + 1;
   return phase_ == Phase::kStep ? 1 : 2;
 }
 
@@ -83,7 +91,7 @@ Content StepCheck::weights_of(UnitId unit) const {
 }
 
 Content StepCheck::whole_gradient(UnitId unit) const {
-  return {Content::Kind::kGradient, unit, 0, num_groups(), has_pending() ? step_ - 1 : step_};
+  return {Content::Kind::kGradient, unit, 0, num_groups(), has_pending(unit) ? step_ - 1 : step_};
 }
 
 // State has versions; all else is of the step that is under way, unless it says otherwise.
@@ -93,15 +101,19 @@ Content StepCheck::stamped(Content content) const noexcept {
   return content;
 }
 
-// The commit is the last operation; that of delayed updates is the last one on state, before the turn to the backward
-// pass.
+// The commit is the last operation; that of delayed updates is the last one on their state, before the turn to the
+// backward pass, and what the step updates itself comes after it.
 Result<void> StepCheck::check_place_of_commit(const Operation& op) const {
   if (phase_ == Phase::kStart)
     return op.kind == OperationKind::kCommit ? Result<void>(fault("there is nothing to commit")) : Result<void>();
   if (!has_pending()) return commit_ >= 0 ? Result<void>(fault("comes after the commit")) : Result<void>();
   const bool on_state = op.kind == OperationKind::kReadState || op.kind == OperationKind::kUpdate ||
                         op.kind == OperationKind::kWriteState || op.kind == OperationKind::kCommit;
-  if (commit_ >= 0 && on_state) return fault("comes after the commit");
+  const bool of_delayed = op.unit >= 0 && state(op.unit).delayed;
+  if (commit_ >= 0 && on_state && (of_delayed || op.kind == OperationKind::kCommit))
+    return fault("comes after the commit");
+  if (commit_ < 0 && on_state && !of_delayed && op.kind != OperationKind::kCommit)
+    return fault("comes before the commit of the step before");
   if (commit_ < 0 && op.kind == OperationKind::kBackward) return fault("comes before the commit of the step before");
   return {};
 }
@@ -129,7 +141,8 @@ Result<void> StepCheck::check_copy_state(const Operation& op) {
 
 Result<void> StepCheck::check_redo_end() {
   for (UnitId u = 0; phase_ != Phase::kDropped && u < static_cast<UnitId>(units_.size()); ++u)
-    if (units_[idx(u)].trained) HEADRACE_RETURN_IF_ERROR(check_updated(u));
+    if (units_[idx(u)].trained && (phase_ != Phase::kDrain || units_[idx(u)].delayed))
+      HEADRACE_RETURN_IF_ERROR(check_updated(u));
   HEADRACE_RETURN_IF_ERROR(check_held_at_end());
   const char* const name = phase_ == Phase::kDrain ? "drain" : "redo";
   if (commit_ < 0) return fault(fmt::format("the {} has no commit", name));

@@ -74,7 +74,7 @@ Result<void> StepCheck::check_read_weights(OperationId id) {
   const UnitState& unit = state(op.unit);
   if (plan_.input.weights_home != Home::kNvme) return fault("the weights are not on NVMe");
   if (unit.any_update) return fault("reads weights whose update has begun");
-  if (has_pending() && unit.trained && (commit_ < 0 || !order_->holds(commit_, id)))
+  if (has_pending(op.unit) && unit.trained && (commit_ < 0 || !order_->holds(commit_, id)))
     return fault("reads weights that the record of the step before may not yet have made current");
   if (op.uses.size() != 1) return fault("reads more than the weights");
   HEADRACE_TRY(const BufferUse* weights, need(op, Role::kWeights, unit.weights_bytes, Access::kOverwrite));
@@ -104,7 +104,7 @@ Result<void> StepCheck::check_spill(OperationId id) {
     return {};
   }
   if (op.group != unit.groups_spilled) return fault("spills out of turn");
-  if (has_pending() && (commit_ < 0 || !order_->holds(commit_, id)))
+  if (has_pending(op.unit) && (commit_ < 0 || !order_->holds(commit_, id)))
     return fault("overwrites the spilled gradient of the step before while it may be needed");
   for (const OperationId read : unit.spill_reads)
     if (!order_->holds(read, id)) return fault("overwrites a spill that may still be read");
@@ -117,11 +117,24 @@ Result<void> StepCheck::check_spill(OperationId id) {
   return {};
 }
 
+// Of the unit, and of those whose turn it is in this list. What a step updates itself while the record of the one
+// before is to be written in it waits for that record.
+Result<void> StepCheck::check_tile(OperationId id) {
+  const Operation& op = (*operations_)[idx(id)];
+  const UnitState& unit = state(op.unit);
+  if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(plan_.input, op.unit))
+    return fault("the tile does not exist");
+  if (phase_ == Phase::kStart && unit.delayed) return fault("is left to the next step");
+  if (phase_ == Phase::kDrain && !unit.delayed) return fault("was done in the step");
+  if (has_pending() && !unit.delayed && op.lane != Lane::kCpuOptimizer && (commit_ < 0 || !order_->holds(commit_, id)))
+    return fault("may start before the record of the step before is written");
+  return {};
+}
+
 Result<void> StepCheck::check_read_state(OperationId id) {
   const Operation& op = (*operations_)[idx(id)];
   UnitState& unit = state(op.unit);
-  if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(plan_.input, op.unit))
-    return fault("the tile does not exist");
+  HEADRACE_RETURN_IF_ERROR(check_tile(id));
   if (op.uses.empty()) return fault("reads nothing");
   Bytes bytes = 0;
   for (const BufferUse& use : op.uses) {
@@ -130,24 +143,24 @@ Result<void> StepCheck::check_read_state(OperationId id) {
     Bytes from = 0;
     if (use.role == Role::kOptimizer && plan_.input.optimizer_home == Home::kNvme) {
       stream = StateStream::kOptimizer;
-      content = {Content::Kind::kOptimizer, op.unit, op.tile, version_};
+      content = {Content::Kind::kOptimizer, op.unit, op.tile, version_before(op.unit)};
       if (unit.state_reads[idx(op.tile)]++ > 0) return fault("reads the optimizer state twice");
     } else if (use.role == Role::kWeights && plan_.input.weights_home == Home::kNvme) {
       stream = StateStream::kWeights;
-      content = {Content::Kind::kWeights, op.unit, 0, version_};
+      content = {Content::Kind::kWeights, op.unit, 0, version_before(op.unit)};
       from = op.tile * plan_.input.tile_elements * dtype_bytes(plan_.input.weights_dtype);
     } else if (use.role == Role::kGradient && plan_.gradient_spilled[idx(op.unit)]) {
       stream = StateStream::kGradient;
       content = whole_gradient(op.unit);
       from = op.tile * plan_.input.tile_elements * dtype_bytes(plan_.input.gradient_dtype);
-      const bool complete = phase_ != Phase::kStep || has_pending() || order_->holds(unit.spill_write, id);
+      const bool complete = is_after_step() || has_pending(op.unit) || order_->holds(unit.spill_write, id);
       if (unit.groups_spilled != num_groups() || !complete)
         return fault("reads the spilled gradient before it is complete");
     }
     if (!stream) return fault(fmt::format("role {} is not on NVMe", static_cast<int>(use.role)));
     HEADRACE_TRY(const BufferUse* checked, need(op, use.role, extent(*stream, op.unit, op.tile), Access::kOverwrite));
     const bool held = plan_.buffers[idx(checked->buffer)].held;
-    if (held && (phase_ == Phase::kStep || phase_ == Phase::kDrain)) return fault("reads what is held");
+    if (held && phase_ != Phase::kAgain && phase_ != Phase::kDropped) return fault("reads what is held");
     if (phase_ != Phase::kDropped || held) write(*checked, content, from);
     bytes += on_disk(use.bytes);
   }
@@ -171,13 +184,13 @@ Result<void> StepCheck::check_update(OperationId id) {
   const Operation& op = (*operations_)[idx(id)];
   UnitState& unit = state(op.unit);
   const PlanInput& input = plan_.input;
-  if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(input, op.unit)) return fault("the tile does not exist");
+  HEADRACE_RETURN_IF_ERROR(check_tile(id));
   if (unit.updates[idx(op.tile)]++ > 0) return fault("is done twice");
-  const bool early = phase_ == Phase::kStep && (is_early() || has_pending());
-  if (!early && (norm_ < 0 || (phase_ == Phase::kStep && !order_->holds(norm_, id))))
+  const bool early = phase_ == Phase::kStep && (is_early() || has_pending(op.unit));
+  if (!early && (norm_ < 0 || (!is_after_step() && !order_->holds(norm_, id))))
     return fault("may start before the norm is known");
-  unit.any_update = !has_pending();
-  const std::int64_t version = updated_version();
+  unit.any_update = !has_pending(op.unit);
+  const std::int64_t version = updated_version(op.unit), before = version_before(op.unit);
   const std::int64_t first = op.tile * input.tile_elements;
   const Bytes weights_from = first * dtype_bytes(input.weights_dtype),
               gradient_from = first * dtype_bytes(input.gradient_dtype);
@@ -187,21 +200,22 @@ Result<void> StepCheck::check_update(OperationId id) {
                                               unit.weights_needed_by_update ? Access::kUpdate : Access::kOverwrite));
   HEADRACE_TRY(const BufferUse* gradient,
                need(op, Role::kGradient, extent(StateStream::kGradient, op.unit, op.tile), Access::kRead));
-  HEADRACE_RETURN_IF_ERROR(expect(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, version_}));
+  HEADRACE_RETURN_IF_ERROR(expect(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, before}));
   if (unit.weights_needed_by_update)
-    HEADRACE_RETURN_IF_ERROR(expect(*weights, {Content::Kind::kWeights, op.unit, 0, version_}, weights_from));
+    HEADRACE_RETURN_IF_ERROR(expect(*weights, {Content::Kind::kWeights, op.unit, 0, before}, weights_from));
   HEADRACE_RETURN_IF_ERROR(expect(*gradient, whole_gradient(op.unit), gradient_from));
   write(*optimizer, {Content::Kind::kOptimizer, op.unit, op.tile, version});
   write(*weights, {Content::Kind::kWeights, op.unit, 0, version}, weights_from);
   return {};
 }
 
-Result<void> StepCheck::check_write_state(const Operation& op) {
+Result<void> StepCheck::check_write_state(OperationId id) {
+  const Operation& op = (*operations_)[idx(id)];
   UnitState& unit = state(op.unit);
   const PlanInput& input = plan_.input;
-  if (!unit.trained || op.tile < 0 || op.tile >= num_tiles(input, op.unit)) return fault("the tile does not exist");
+  HEADRACE_RETURN_IF_ERROR(check_tile(id));
   if (unit.state_writes[idx(op.tile)]++ > 0) return fault("is done twice");
-  const std::int64_t version = updated_version();
+  const std::int64_t version = updated_version(op.unit);
   Bytes bytes = 0;
   std::size_t streams = 0;
   if (input.optimizer_home == Home::kNvme) {
@@ -238,7 +252,8 @@ Result<void> StepCheck::check_commit(OperationId id) {
   if (!has_pending()) return {};
   for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
     UnitState& unit = units_[idx(u)];
-    if (unit.trained) HEADRACE_RETURN_IF_ERROR(check_updated(u));
+    if (!unit.delayed) continue;
+    HEADRACE_RETURN_IF_ERROR(check_updated(u));
     unit.groups_spilled = 0;  // this step's gradient may take the place
   }
   return {};
@@ -251,7 +266,7 @@ Result<void> StepCheck::check_updated(UnitId unit) const {
   const UnitState& done = units_[idx(unit)];
   const bool any_home_on_nvme = plan_.input.weights_home == Home::kNvme || plan_.input.optimizer_home == Home::kNvme;
   const auto missing = [&](const char* what) {
-    if (phase_ == Phase::kStep) return fault(fmt::format("unit {} has a tile that is not {}", unit, what));
+    if (!is_after_step()) return fault(fmt::format("unit {} has a tile that is not {}", unit, what));
     if (phase_ == Phase::kDrain) return fault(fmt::format("drain, unit {} has a tile that is not {}", unit, what));
     return fault(fmt::format("redo, unit {} has a tile that is not {} again", unit, what));
   };
@@ -274,8 +289,8 @@ Result<void> StepCheck::check_end() {
       return fault(fmt::format("unit {} misses a micro-batch in its backward pass", u));
     if (!unit.trained) continue;
     if (is_delayed() && unit.groups_out != num_groups())
-      return fault(fmt::format("the gradient of unit {} is not complete for its delayed update", u));
-    if (phase_ == Phase::kStart) continue;
+      return fault(fmt::format("the gradient of unit {} is not complete for its update", u));
+    if (phase_ == Phase::kStart && unit.delayed) continue;
     HEADRACE_RETURN_IF_ERROR(check_updated(u));
     for (std::size_t t = 0; t < unit.state_reads.size(); ++t)
       if ((unit.state_reads[t] == 1) != (plan_.held_optimizer[idx(u)][t] == kNoBuffer))
@@ -298,8 +313,8 @@ Result<void> StepCheck::check_end() {
 Result<void> StepCheck::check_held_at_end() {
   for (UnitId u = 0; u < static_cast<UnitId>(units_.size()); ++u) {
     const UnitState& unit = units_[idx(u)];
-    const bool keeps = phase_ == Phase::kDropped || phase_ == Phase::kStart || is_eval_;
-    const std::int64_t version = !unit.trained ? 0 : keeps ? version_ : updated_version();
+    const bool keeps = phase_ == Phase::kDropped || (phase_ == Phase::kStart && unit.delayed) || is_eval_;
+    const std::int64_t version = !unit.trained ? 0 : keeps ? version_ : updated_version(u);
     if (const BufferId id = plan_.held_weights[idx(u)]; id != kNoBuffer) {
       const Bytes offset = plan_.buffers[idx(id)].offset;
       HEADRACE_RETURN_IF_ERROR(

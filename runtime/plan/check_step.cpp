@@ -28,6 +28,7 @@ StepCheck::StepCheck(const Plan& plan, const std::vector<Operation>& operations,
         std::count_if(info(u).tensors.begin(), info(u).tensors.end(), [](const TensorInfo& t) { return t.frozen; });
     unit.trained = tiles > 0 && idx(frozen) < info(u).tensors.size();
     unit.weights_needed_by_update = !has_master || frozen > 0;
+    unit.delayed = is_delayed() && idx(u) < plan.update_delayed.size() && plan.update_delayed[idx(u)];
     for (std::int64_t t = 0; t < tiles; ++t) {
       unit.weights_bytes += extent(StateStream::kWeights, u, t);
       unit.weights_disk_bytes += on_disk(extent(StateStream::kWeights, u, t));
@@ -82,7 +83,7 @@ Result<void> StepCheck::check(OperationId id) {
     case OperationKind::kReadState: return check_read_state(id);
     case OperationKind::kReadGradient:
     case OperationKind::kWriteGradient: return check_spill(id);
-    case OperationKind::kWriteState: return check_write_state(op);
+    case OperationKind::kWriteState: return check_write_state(id);
     case OperationKind::kCopyToDevice: return check_copy(op);
     case OperationKind::kActivationOut:
     case OperationKind::kActivationIn: return check_activation_copy(op);
@@ -135,6 +136,7 @@ void StepCheck::write(const BufferUse& use, const Content& content, Bytes from) 
 }
 const UnitInfo& StepCheck::info(UnitId unit) const { return plan_.input.model.units[idx(unit)]; }
 StepCheck::UnitState& StepCheck::state(UnitId unit) { return units_[idx(unit)]; }
+const StepCheck::UnitState& StepCheck::state(UnitId unit) const { return units_[idx(unit)]; }
 std::int32_t StepCheck::num_groups() const noexcept {
   return static_cast<std::int32_t>(ceil_div(plan_.input.micro_batches, plan_.input.group_size));
 }

@@ -37,6 +37,7 @@ class StepCheck {
   };
   struct UnitState {
     bool trained = false, weights_needed_by_update = false;
+    bool delayed = false;                                   // its update is left to the next step
     Bytes weights_bytes = 0, gradient_bytes = 0;            // extents of all tiles
     Bytes weights_disk_bytes = 0, gradient_disk_bytes = 0;  // with trailers
     std::vector<UnitId> contributors;                       // units whose backward adds to its gradient
@@ -69,13 +70,16 @@ class StepCheck {
   [[nodiscard]] Result<void> check_redo_end();
   [[nodiscard]] bool is_early() const noexcept { return plan_.input.update == UpdatePolicy::kInBackward; }
   [[nodiscard]] bool is_delayed() const noexcept { return plan_.input.update == UpdatePolicy::kIntoForward; }
-  // The updates of the step before are made in this one.
+  // The delayed updates of the step before are made in this one.
   [[nodiscard]] bool has_pending() const noexcept { return is_delayed() && phase_ == Phase::kStep && !is_eval_; }
+  [[nodiscard]] bool has_pending(UnitId unit) const { return has_pending() && state(unit).delayed; }
+  [[nodiscard]] bool is_after_step() const noexcept { return phase_ != Phase::kStep && phase_ != Phase::kStart; }
   void begin_list(const std::vector<Operation>& operations, const Order& order, Phase phase);
   [[nodiscard]] Result<void> check_place_of_commit(const Operation& op) const;
-  [[nodiscard]] std::int64_t updated_version() const noexcept;  // of state that an update of this list has made
-  [[nodiscard]] Content weights_of(UnitId unit) const;          // that computations of this list read
-  [[nodiscard]] Content whole_gradient(UnitId unit) const;      // that updates of this list take
+  [[nodiscard]] std::int64_t version_before(UnitId unit) const;   // of state that an update of this list finds …
+  [[nodiscard]] std::int64_t updated_version(UnitId unit) const;  // … and makes
+  [[nodiscard]] Content weights_of(UnitId unit) const;            // that computations of this list read
+  [[nodiscard]] Content whole_gradient(UnitId unit) const;        // that updates of this list take
   [[nodiscard]] Content stamped(Content content) const noexcept;
   [[nodiscard]] Result<void> check_compute(const Operation& op);
   [[nodiscard]] Result<void> check_forward(const Operation& op);
@@ -89,7 +93,8 @@ class StepCheck {
   [[nodiscard]] Result<void> check_read_state(OperationId id);
   [[nodiscard]] Result<void> check_copy(const Operation& op);
   [[nodiscard]] Result<void> check_update(OperationId id);
-  [[nodiscard]] Result<void> check_write_state(const Operation& op);
+  [[nodiscard]] Result<void> check_write_state(OperationId id);
+  [[nodiscard]] Result<void> check_tile(OperationId id);
   [[nodiscard]] Result<void> check_norm(OperationId id);
   // Activations, in check_activations.cpp.
   [[nodiscard]] Result<void> check_tiers() const;
@@ -115,6 +120,7 @@ class StepCheck {
   [[nodiscard]] Bytes begin_of(const BufferUse& use) const;
   [[nodiscard]] const UnitInfo& info(UnitId unit) const;
   [[nodiscard]] UnitState& state(UnitId unit);
+  [[nodiscard]] const UnitState& state(UnitId unit) const;
   [[nodiscard]] Bytes extent(StateStream stream, UnitId unit, std::int64_t tile) const;
   [[nodiscard]] Bytes on_disk(Bytes extent) const noexcept { return extent + plan_.input.trailer_bytes; }
   [[nodiscard]] std::int32_t num_groups() const noexcept;
@@ -125,7 +131,8 @@ class StepCheck {
   bool is_eval_;
   Phase phase_ = Phase::kStep;
   std::int64_t step_ = 1;     // under way, or done last
-  std::int64_t version_ = 0;  // updates that the state had seen when the list began
+  std::int64_t version_ = 0;  // updates that the state had seen when the list began, not counting those of a step
+                              // whose others are pending
   std::int32_t micro_batches_;
   std::array<Memory, 2> slabs_;  // device, host
   std::vector<UnitState> units_;

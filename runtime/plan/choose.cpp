@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "runtime/plan/choose.h"
 
+#include <array>
 #include <optional>
 #include <vector>
 
@@ -10,6 +11,8 @@ namespace {
 
 // A gain below this is rounding.
 constexpr double kSame = 1e-9;
+// Of the parameters, whose updates are delayed. Finer ones differ by less than predictions are right.
+constexpr std::array<double, 4> kFractions = {1, 0.75, 0.5, 0.25};
 
 class Search {
  public:
@@ -78,9 +81,25 @@ std::vector<ActivationPolicy> other_places(const PlanInput& input, bool descends
   return places;
 }
 
-std::vector<UpdatePolicy> policies(const PlanInput& input) {
-  if (input.update != UpdatePolicy::kAuto) return {input.update};
-  return {UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward, UpdatePolicy::kIntoForward};
+// When updates are made: the policies that the input leaves open, and fractions of those that are delayed.
+std::vector<PlanInput> schedules(const PlanInput& input) {
+  std::vector<UpdatePolicy> policies{input.update};
+  if (input.update == UpdatePolicy::kAuto)
+    policies = {UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward, UpdatePolicy::kIntoForward};
+  std::vector<PlanInput> result;
+  for (const UpdatePolicy policy : policies) {
+    PlanInput kind = input;
+    kind.update = policy;
+    const bool is_open = policy == UpdatePolicy::kIntoForward && input.delayed_fraction < 0;
+    if (policy == UpdatePolicy::kIntoForward && input.delayed_fraction == 0) continue;  // that is kAfterBackward
+    if (!is_open) result.push_back(kind);
+    for (const double fraction : kFractions) {
+      if (!is_open) break;
+      kind.delayed_fraction = fraction;
+      result.push_back(kind);
+    }
+  }
+  return result;
 }
 
 }  // namespace
@@ -89,10 +108,8 @@ Result<Choice> choose_plan(const PlanInput& input, const Machine& machine, const
   HEADRACE_TRY(Plan usual, compile_plan(input));
   Search search(machine, options);
   HEADRACE_RETURN_IF_ERROR(search.consider(std::move(usual)));
-  for (const UpdatePolicy policy : policies(input))
+  for (PlanInput& kind : schedules(input))
     for (const std::int32_t size : group_sizes(input)) {
-      PlanInput kind = input;
-      kind.update = policy;
       kind.group_size = size;
       if (input.activations == ActivationPolicy::kAuto) kind.activations = ActivationPolicy::kMemory;
       HEADRACE_TRY(const bool descends, search.descend(kind));

@@ -25,9 +25,9 @@ struct ChooseOptions {
   std::int64_t most_operations = 4'000;
 };
 
-// Over everything that the input leaves open (group size, update policy, where activations are), and all that fits into
-// the budgets. Never slower than compile_plan()'s; while the limits are not reached, never slower with larger budgets.
-// Errors are compile_plan()'s.
+// Over everything that the input leaves open (group size, update policy and the fraction of it that is delayed, where
+// activations are), and all that fits into the budgets. Never slower than compile_plan()'s; while the limits are not
+// reached, never slower with larger budgets. Errors are compile_plan()'s.
 [[nodiscard]] Result<Choice> choose_plan(const PlanInput& input, const Machine& machine,
                                          const ChooseOptions& options = {});
 

@@ -250,9 +250,10 @@ Plan make_plan(const Facts& facts, const Found& found) {
   Plan plan;
   plan.input = *facts.input;
   plan.input.group_size = found.timeline.group_size;
-  plan.input.update = found.timeline.early     ? UpdatePolicy::kInBackward
-                      : found.timeline.delayed ? UpdatePolicy::kIntoForward
-                                               : UpdatePolicy::kAfterBackward;
+  plan.input.update = found.timeline.early           ? UpdatePolicy::kInBackward
+                      : found.timeline.any_delayed() ? UpdatePolicy::kIntoForward
+                                                     : UpdatePolicy::kAfterBackward;
+  if (found.timeline.any_delayed() && plan.input.delayed_fraction < 0) plan.input.delayed_fraction = 1;
   plan.input.activations = resolved_activations(found, facts.input->activations);
   planning::EmitInput emit{&facts, &found.timeline, &rung.choices, &rung.host, &rung.device, {}, {}};
   emit.host_ids = append(plan.buffers, rung.host.buffers, 0);
@@ -263,7 +264,7 @@ Plan make_plan(const Facts& facts, const Found& found) {
     plan.redo_operations = emit_redo(emit);
     planning::add_dependencies(plan.redo_operations, plan.buffers);
   }
-  if (found.timeline.delayed) {
+  if (found.timeline.any_delayed()) {
     plan.start_operations = emit_start(emit);
     plan.drain_operations = emit_drain(emit);
     planning::add_dependencies(plan.start_operations, plan.buffers);
@@ -273,6 +274,7 @@ Plan make_plan(const Facts& facts, const Found& found) {
   plan.gradient_spilled = rung.choices.spilled;
   plan.boundary_tier = rung.choices.boundary;
   plan.saved_tier = rung.choices.saved;
+  plan.update_delayed = found.timeline.delayed;
   plan.held_weights = rung.host.held_weights;
   plan.held_optimizer = rung.host.held_optimizer;
   plan.prefetch_units = rung.choices.prefetch_units;

@@ -50,11 +50,9 @@ class Emitter {
     device_cursor_ = cursors(device_.runs, facts_.units.size());
     last_spill_.assign(facts_.units.size(), -1);
     activations_.emplace(in_, operations_);
-    if (pending_) {
-      tiles_.emplace(in_, UpdatePass::kDelayed, operations_, complete_);
-    } else if (!timeline_.is_eval && !timeline_.delayed) {
+    if (pending_) delayed_.emplace(in_, UpdatePass::kDelayed, operations_, complete_);
+    if (!timeline_.is_eval)
       tiles_.emplace(in_, timeline_.early ? UpdatePass::kEarly : UpdatePass::kAfterNorm, operations_, last_spill_);
-    }
   }
 
   std::vector<Operation> emit() {
@@ -129,7 +127,7 @@ class Emitter {
       read.group = timeline_.stage(s).group;
       read.bytes = facts_.unit(unit).weights_disk_bytes;
       use(read, Role::kWeights, host_id(host_.run_buffers[i]), 0, facts_.unit(unit).weights_bytes, Access::kOverwrite);
-      if (pending_ && facts_.unit(unit).trained) read.dependencies.push_back(commit_);  // what it makes current
+      if (pending_ && timeline_.is_delayed(unit)) read.dependencies.push_back(commit_);  // what it makes current
     }
     for (const std::size_t i : copies_[at(s)]) {
       const UnitId unit = device_.runs[i].unit;
@@ -149,11 +147,12 @@ class Emitter {
     std::size_t due = num_updated_;
     while (due < updates.size() && updates[due].start <= s) ++due;
     if (due == num_updated_) return;
-    tiles_->open_units(due);
-    for (; num_updated_ < due; ++num_updated_) tiles_->update_next_unit(-1);
+    delayed_->open_units(due);
+    for (; num_updated_ < due; ++num_updated_) delayed_->update_next_unit(-1);
     if (due < updates.size()) return;
-    add_commit(operations_, {tiles_->last_update()});
+    add_commit(operations_, {delayed_->last_update()});
     commit_ = last_id();
+    tiles_->follow(commit_);
   }
 
   void compute_stage(std::int32_t s) {
@@ -261,7 +260,8 @@ class Emitter {
     write.group = group;
     write.bytes = facts_.unit(unit).gradient_disk_bytes;
     use(write, Role::kGradient, gradient, 0, facts_.unit(unit).gradient_bytes, Access::kRead);
-    if (pending_) write.dependencies.push_back(commit_);  // its place has the gradient of the step before until then
+    if (pending_ && timeline_.is_delayed(unit))
+      write.dependencies.push_back(commit_);  // its place has the gradient of the step before until then
     last_spill_[at(unit)] = last_id();
   }
 
@@ -280,11 +280,11 @@ class Emitter {
   }
 
   void end_step() {
-    if (!timeline_.delayed) tiles_->issue_first(true);
+    tiles_->issue_first(true);
     add(OperationKind::kNorm, Lane::kCpuOptimizer, -1).dependencies = last_out_;
-    if (timeline_.delayed) return;
     const OperationId norm = last_id();
     tiles_->update_all(timeline_.early ? -1 : norm);
+    if (timeline_.any_delayed()) return;
     add_commit(operations_, {norm, tiles_->last_update()});
   }
 
@@ -300,7 +300,8 @@ class Emitter {
   std::vector<std::vector<UnitId>> leaving_;              // per stage: units whose accumulator is complete after it
   std::vector<Cursor> host_cursor_, device_cursor_;       // per unit
   std::vector<OperationId> last_spill_, last_out_;
-  std::optional<TileEmitter> tiles_;
+  std::optional<TileEmitter> tiles_;    // what this step updates itself
+  std::optional<TileEmitter> delayed_;  // … and what the one before has left to it
   std::optional<ActivationEmitter> activations_;
   std::size_t num_updated_ = 0;              // units, early or delayed
   OperationId commit_ = -1;                  // of the step before
@@ -310,7 +311,7 @@ class Emitter {
 }  // namespace
 
 std::vector<Operation> emit_operations(const EmitInput& input) {
-  return Emitter(input, input.timeline->delayed).emit();
+  return Emitter(input, input.timeline->any_delayed()).emit();
 }
 
 std::vector<Operation> emit_start(const EmitInput& input) { return Emitter(input, false).emit(); }

@@ -34,7 +34,7 @@ TileEmitter::TileEmitter(const EmitInput& input, UpdatePass pass, std::vector<Op
       pass_(pass),
       operations_(operations),
       last_spill_(last_spill),
-      units_(input.timeline->updated_units()) {
+      units_(input.timeline->updated_units(pass)) {
   const bool is_delayed = pass == UpdatePass::kDelayed;
   if (is_delayed)
     std::transform(host_.delayed.begin(), host_.delayed.end(), units_.begin(),
@@ -50,7 +50,9 @@ TileEmitter::TileEmitter(const EmitInput& input, UpdatePass pass, std::vector<Op
 
 void TileEmitter::collect() {
   const bool redo = pass_ == UpdatePass::kRedo;
-  const std::vector<BufferId>& ring = redo || pass_ == UpdatePass::kDrain ? host_.second_ring : host_.ring;
+  const bool beside_delayed = pass_ == UpdatePass::kAfterNorm && in_.timeline->any_delayed();
+  const bool is_second = redo || pass_ == UpdatePass::kDrain || beside_delayed;
+  const std::vector<BufferId>& ring = is_second ? host_.second_ring : host_.ring;
   const std::vector<BufferId>& resident = pass_ == UpdatePass::kDelayed ? host_.held_weights : resident_;
   const bool again = !redo || facts_.input->can_clip;  // else the redo only brings back what is held
   std::size_t in_ring = 0;
@@ -129,6 +131,7 @@ void TileEmitter::read_tile(const Tile& tile) {
   part(tile.needs.read_weights || tile.restore_weights, Role::kWeights, place.weights, sizes.weights);
   part(tile.needs.buffer_gradient, Role::kGradient, place.gradient, sizes.gradient);
   if (tile.needs.buffer_gradient && !last_spill_.empty()) read.dependencies.push_back(last_spill_[at(tile.unit)]);
+  if (commit_ >= 0) read.dependencies.push_back(commit_);
 }
 
 void TileEmitter::update_next_unit(OperationId after) {
@@ -182,6 +185,7 @@ void TileEmitter::write_tile(const Tile& tile, const Places& place) {
   const TileFacts& sizes = facts_.tile(tile.unit, tile.tile);
   Operation& write = add_operation(operations_, OperationKind::kWriteState, Lane::kNvmeWrite, tile.unit);
   write.tile = tile.tile;
+  if (commit_ >= 0) write.dependencies.push_back(commit_);
   const auto part = [&](bool needed, Role role, const Place& where, Bytes bytes) {
     if (!needed) return;
     add_use(write, role, where.buffer, where.offset, bytes, Access::kRead);

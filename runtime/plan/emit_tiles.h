@@ -29,6 +29,8 @@ class TileEmitter {
   // kDelayed: from here on the first `count` units may be read, since the memory for their weights is theirs; none
   // before.
   void open_units(std::size_t count);
+  // What is read or written from here on waits for the record of the step before, which makes the slots current.
+  void follow(OperationId commit) noexcept { commit_ = commit; }
   // All tiles of the next unit; each update waits for `after` (-1 = only for its data).
   void update_next_unit(OperationId after);
   void update_all(OperationId after);
@@ -79,7 +81,7 @@ class TileEmitter {
   std::size_t issued_ = 0, updated_ = 0;  // tiles of the pipeline
   std::size_t next_tile_ = 0, next_unit_ = 0;
   std::size_t open_units_ = 0;
-  OperationId last_update_ = -1;
+  OperationId last_update_ = -1, commit_ = -1;
 };
 
 }  // namespace headrace::runtime::planning

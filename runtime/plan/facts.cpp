@@ -114,6 +114,10 @@ Result<void> validate(const PlanInput& input) {
   if (input.gradient_dtype == DType::kFp16) return contradiction("gradients are kept in bf16 or fp32, not in fp16");
   if (input.micro_batches < 1)
     return contradiction(fmt::format("a step of {} micro-batches does nothing", input.micro_batches));
+  if (!(input.delayed_fraction <= 1) || (input.delayed_fraction == 0 && input.update == UpdatePolicy::kIntoForward))
+    return contradiction(
+        fmt::format("a share of {} of the updates cannot be left to the next step", input.delayed_fraction),
+        "use a delayed_fraction above 0 and up to 1, or update \"after_backward\"");
   if (input.group_size < 0 || input.group_size > input.micro_batches)
     return contradiction(
         fmt::format("group_size {} is not within 1 … {} micro-batches", input.group_size, input.micro_batches));

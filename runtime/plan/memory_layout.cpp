@@ -55,7 +55,7 @@ void add_gradients(HostLayout& layout, const Facts& facts, const Timeline& timel
     const auto& accumulations = timeline.accumulations[at(u)];
     if (accumulations.empty()) continue;
     const Buffer buffer = buffer_of(BufferKind::kGradient, Tier::kHost, u, facts.unit(u).gradient_bytes);
-    if (!choices.spilled[at(u)] && timeline.delayed) {
+    if (!choices.spilled[at(u)] && timeline.is_delayed(u)) {
       const auto update = std::find_if(layout.delayed.begin(), layout.delayed.end(),
                                        [u](const DelayedUpdate& delayed) { return delayed.unit == u; });
       const Life life{timeline.stage(accumulations.front().last_stage).out(), timeline.stage(update->need).time};
@@ -113,17 +113,28 @@ void add_ring(HostLayout& layout, std::vector<BufferId>& ring, const RingShape& 
     ring.push_back(layout.add(buffer_of(BufferKind::kTile, Tier::kHost, -1, shape.slot), life));
 }
 
+// The ring of the next forward pass. What is updated after the norm and what a drain updates never meet in time: one
+// second ring serves both.
+void add_delayed_rings(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
+  const auto shape_of = [&](UpdatePass pass, const std::vector<bool>& resident) {
+    return ring_shape(facts, choices, resident, timeline.updated_units(pass), pass);
+  };
+  add_ring(layout, layout.ring, shape_of(UpdatePass::kDelayed, choices.held_weights), choices.tile_buffers,
+           {timeline.stage(0).time, timeline.stage(layout.delayed.back().need).time});
+  const RingShape late = shape_of(UpdatePass::kAfterNorm, resident_in_update(choices, layout.runs));
+  RingShape shape = shape_of(UpdatePass::kDrain, choices.held_weights);
+  shape.slot = std::max(shape.slot, late.slot);
+  shape.tiles = std::max(shape.tiles, late.tiles);
+  layout.ring_ahead = choices.prefetch_units > 0 && late.first >= 0 && !choices.spilled[at(late.first)];
+  const std::int64_t begin = layout.ring_ahead ? timeline.stage(timeline.num_compute - 1).time : timeline.norm_time;
+  add_ring(layout, layout.second_ring, shape, choices.tile_buffers, {begin, timeline.end_time});
+}
+
 void add_rings(HostLayout& layout, const Facts& facts, const Timeline& timeline, const Choices& choices) {
-  const std::vector<UnitId> units = timeline.updated_units();
+  if (timeline.any_delayed()) return add_delayed_rings(layout, facts, timeline, choices);
   const Life after_step{timeline.norm_time, timeline.end_time};
-  if (timeline.delayed) {
-    const auto ring = [&](UpdatePass pass) { return ring_shape(facts, choices, choices.held_weights, units, pass); };
-    add_ring(layout, layout.ring, ring(UpdatePass::kDelayed), choices.tile_buffers,
-             {timeline.stage(0).time, timeline.stage(layout.delayed.back().need).time});
-    add_ring(layout, layout.second_ring, ring(UpdatePass::kDrain), choices.tile_buffers, after_step);
-    return;
-  }
   const UpdatePass pass = timeline.early ? UpdatePass::kEarly : UpdatePass::kAfterNorm;
+  const std::vector<UnitId> units = timeline.updated_units(pass);
   const RingShape shape = ring_shape(facts, choices, resident_in_update(choices, layout.runs), units, pass);
   layout.ring_ahead =
       choices.prefetch_units > 0 && shape.first >= 0 && (timeline.early || !choices.spilled[at(shape.first)]);
@@ -147,7 +158,7 @@ void add_old_state(HostLayout& layout, const Facts& facts, const Timeline& timel
   layout.old_weights.assign(facts.units.size(), kNoBuffer);
   layout.old_optimizer = layout.old_weights;
   if (!timeline.early) return;
-  for (const UnitId u : timeline.updated_units()) {
+  for (const UnitId u : timeline.updated_units(UpdatePass::kEarly)) {
     const Life life{timeline.stage(timeline.last_stage(u)).out(), timeline.end_time};
     if (!facts.nvme_weights)
       layout.old_weights[at(u)] =

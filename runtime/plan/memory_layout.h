@@ -29,8 +29,11 @@ struct HostLayout : TierLayout {
   std::vector<std::vector<BufferId>> held_optimizer;  // per unit and tile
   std::vector<std::vector<BufferId>> gradients;       // per unit and group; the same in all groups unless spilled
   std::vector<BufferId> ring;                         // tile buffers
-  bool ring_ahead = false;            // the first tiles are read while the stage before the first update computes
-  std::vector<BufferId> second_ring;  // of the redo of early updates, or of the drain of delayed ones
+  // The first tiles of the early updates, or of those after the norm, are read while the stage before the first update
+  // computes.
+  bool ring_ahead = false;
+  // Of the redo of early updates; or of the drain of delayed ones, and of the updates after the norm beside them.
+  std::vector<BufferId> second_ring;
   std::vector<DelayedUpdate> delayed;
   std::vector<BufferId> old_weights, old_optimizer;  // per unit: state at home in memory while early updates may fail
   // Per DeviceLayout::moves; of an activation that host memory keeps both are the same.

@@ -71,6 +71,18 @@ const char* update_policy_name(UpdatePolicy update) noexcept {
   return "unknown";
 }
 
+double delayed_share(const Plan& plan) {
+  double all = 0, delayed = 0;
+  for (std::size_t u = 0; u < plan.update_delayed.size(); ++u) {
+    const UnitInfo& unit = plan.input.model.units[u];
+    const auto elements = static_cast<double>(unit.flat_elements);
+    if (std::any_of(unit.tensors.begin(), unit.tensors.end(), [](const TensorInfo& tensor) { return !tensor.frozen; }))
+      all += elements;
+    if (plan.update_delayed[u]) delayed += elements;
+  }
+  return all > 0 ? delayed / all : 0;
+}
+
 namespace {
 std::int64_t shard_elements(const PlanInput& input, UnitId unit) {
   const UnitInfo& info = input.model.units[static_cast<std::size_t>(unit)];

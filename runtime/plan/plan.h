@@ -144,8 +144,9 @@ enum class ActivationPolicy : std::uint8_t {
 };
 // kInBackward: a unit is updated as soon as its gradient is complete, on the assumption that nothing is clipped and all
 // gradients are finite. Where that was wrong Plan::redo_operations follow.
-// kIntoForward: a unit is updated in the next step, just before its first use there, with everything known. Where there
-// is no next step, or something else comes first, Plan::drain_operations make the updates.
+// kIntoForward: a unit is updated in the next step, just before its first use there, with everything known; with a
+// PlanInput::delayed_fraction below 1 only those that are used last are, the others after the norm. Where there is no
+// next step, or something else comes first, Plan::drain_operations make the updates.
 enum class UpdatePolicy : std::uint8_t { kAuto, kAfterBackward, kInBackward, kIntoForward };
 [[nodiscard]] const char* update_policy_name(UpdatePolicy update) noexcept;  // "after_backward", …
 enum class Home : std::uint8_t { kDevice, kHost, kNvme };
@@ -156,6 +157,7 @@ struct PlanInput {
   DType gradient_dtype = DType::kBf16;
   cpu_adam::StateFormat state_format = cpu_adam::StateFormat::kSplit;
   cpu_adam::OptimizerKind optimizer = cpu_adam::OptimizerKind::kAdamW;
+  int newton_schulz_steps = 5;      // Muon
   int moments = 2;                  // kept for each element: cpu_adam::num_moments()
   Home weights_home = Home::kNvme;  // kDevice on the `cpu` device is host memory
   Home optimizer_home = Home::kNvme;
@@ -164,8 +166,9 @@ struct PlanInput {
   bool snake = true;
   ActivationPolicy activations = ActivationPolicy::kAuto;
   UpdatePolicy update = UpdatePolicy::kAfterBackward;
-  bool can_clip = false;  // gradients may be scaled by the norm: early updates must be able to be made again
-  bool cache = true;      // false: nothing of NVMe-home state stays in memory beyond its use
+  double delayed_fraction = -1;  // kIntoForward: share of the parameters, above 0 and up to 1; negative = open
+  bool can_clip = false;         // gradients may be scaled by the norm: early updates must be able to be made again
+  bool cache = true;             // false: nothing of NVMe-home state stays in memory beyond its use
   bool force_copies = false;
   bool separate_device = false;    // device memory is a device's own and not the host's: plans for other machines
   bool can_spill = true;           // NVMe has room for more than state: false where it is a block device
@@ -190,7 +193,7 @@ struct MemoryLine {  // one row of the table of `headrace plan`; bytes at the st
 };
 
 struct Plan {
-  PlanInput input;  // with group_size, activations resolved
+  PlanInput input;  // with group_size, activations, update and, with kIntoForward, delayed_fraction resolved
   std::vector<Buffer> buffers;
   std::vector<Operation> operations;  // the step; kIntoForward: it begins with the updates of the step before
   std::vector<Operation>
@@ -200,13 +203,14 @@ struct Plan {
   // what is held in memory is brought back. Then the commit. Without can_clip there is only the second.
   std::vector<Operation> redo_operations;
   // kIntoForward: the step where no update is pending: the first one, or one after a drain, a skip or a restart. Its
-  // buffers are those of `operations`, and so are its computations and their order.
+  // buffers are those of `operations`, and so are its computations and their order, and what it updates itself.
   std::vector<Operation> start_operations;
   // kIntoForward: the pending updates and the commit alone, after a step.
   std::vector<Operation> drain_operations;
   std::vector<bool> keep_activations;                 // per unit
   std::vector<bool> gradient_spilled;                 // per unit
   std::vector<Tier> boundary_tier, saved_tier;        // per unit: where these are between forward and backward pass
+  std::vector<bool> update_delayed;                   // per unit, kIntoForward; else empty
   std::vector<BufferId> held_weights;                 // per unit, kNoBuffer if streamed
   std::vector<std::vector<BufferId>> held_optimizer;  // per unit and tile, kNoBuffer if streamed
   Bytes host_slab_bytes = 0;                          // peak of all host buffers
@@ -223,6 +227,9 @@ struct Plan {
   std::int32_t prefetch_units = 0;
   std::int32_t tile_buffers = 0;
 };
+
+// Of the parameters that are trained: the share of those in units whose update is delayed.
+[[nodiscard]] double delayed_share(const Plan& plan);
 
 // Tiles of a unit's shard and their payload sizes.
 [[nodiscard]] std::int64_t num_tiles(const PlanInput& input, UnitId unit);

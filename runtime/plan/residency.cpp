@@ -38,9 +38,9 @@ std::vector<std::vector<Visit>> host_visits(const Facts& facts, const Timeline& 
     for (std::size_t u = 0; u < visits.size(); ++u)
       for (const std::int32_t stage : timeline.weights_stages[u]) visits[u].push_back({stage, stage, stage, false});
   }
-  if (timeline.is_eval || timeline.delayed) return visits;
+  if (timeline.is_eval) return visits;
   for (UnitId u = 0; u < facts.num_units(); ++u)
-    if (facts.unit(u).update_reads_weights)
+    if (facts.unit(u).update_reads_weights && !timeline.is_delayed(u))
       visits[static_cast<std::size_t>(u)].push_back(
           {timeline.update_stage(u), timeline.update_stage(u), timeline.update_stage(u), true});
   return visits;
@@ -72,10 +72,10 @@ std::vector<Run> device_runs(const Facts& facts, const Timeline& timeline, const
 std::vector<DelayedUpdate> delayed_updates(const Facts& facts, const Timeline& timeline, const Choices& choices,
                                            const std::vector<Run>& device) {
   std::vector<DelayedUpdate> updates;
-  if (!timeline.delayed) return updates;
+  if (!timeline.any_delayed()) return updates;
   const auto visits = host_visits(facts, timeline, device);
   for (UnitId u = 0; u < facts.num_units(); ++u) {
-    if (!facts.unit(u).trained) continue;
+    if (!timeline.is_delayed(u)) continue;
     const std::int32_t need = visits[static_cast<std::size_t>(u)].front().stage;
     updates.push_back({u, std::max(0, need - choices.prefetch_units), need});
   }
@@ -92,7 +92,7 @@ std::vector<Run> host_runs(const Facts& facts, const Timeline& timeline, const C
   for (UnitId u = 0; u < facts.num_units(); ++u) {
     const auto index = static_cast<std::size_t>(u);
     if (choices.held_weights[index]) continue;
-    const bool is_delayed = timeline.delayed && facts.unit(u).trained;
+    const bool is_delayed = timeline.is_delayed(u);
     const Visit* before = nullptr;
     std::int32_t ordinal = 0;
     for (const Visit& visit : visits[index]) {

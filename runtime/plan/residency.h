@@ -41,8 +41,8 @@ struct DelayedUpdate {
   UnitId unit = -1;
   std::int32_t start = 0, need = 0;
 };
-// Of every trained unit, in the order of need; both fields ascend. Empty where updates are not delayed. The record of
-// the step that they complete is written among what starts with the last one's `start`.
+// Of every trained unit whose update is delayed, in the order of need; both fields ascend. Empty where updates are not
+// delayed. The record of the step that they complete is written among what starts with the last one's `start`.
 [[nodiscard]] std::vector<DelayedUpdate> delayed_updates(const Facts& facts, const Timeline& timeline,
                                                          const Choices& choices, const std::vector<Run>& device);
 
@@ -56,10 +56,6 @@ struct Distances {
   std::vector<std::int32_t> turn, other;
 };
 [[nodiscard]] Distances visit_distances(const Facts& facts, const Timeline& timeline, const Choices& choices);
-
-// Which pass over the tiles: the only one, the one during the backward pass, the one that follows where that one does
-// not stand, the one during the next forward pass, or the one instead of it.
-enum class UpdatePass : std::uint8_t { kAfterNorm, kEarly, kRedo, kDelayed, kDrain };
 
 // Until when the state and the gradient of a unit that is updated early are in use.
 [[nodiscard]] std::int64_t early_update_end(const Timeline& timeline, const Choices& choices, UnitId unit);

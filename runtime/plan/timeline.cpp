@@ -84,10 +84,32 @@ class Builder {
 
 }  // namespace
 
-std::vector<UnitId> Timeline::updated_units() const {
+namespace {
+
+// At least the asked share of the parameters, of those that are used last: while the first units compute, which were
+// updated after the norm, there is time for the updates of the others.
+std::vector<bool> delayed_units(const Facts& facts, const Timeline& timeline) {
+  std::vector<UnitId> units = timeline.updated_units(UpdatePass::kAfterNorm);
+  const auto first_use = [&](UnitId unit) { return timeline.weights_stages[static_cast<std::size_t>(unit)].front(); };
+  std::stable_sort(units.begin(), units.end(), [&](UnitId a, UnitId b) { return first_use(a) < first_use(b); });
+  double left = 0;
+  for (const UnitId unit : units) left += static_cast<double>(facts.unit(unit).elements);
+  left *= facts.input->delayed_fraction < 0 ? 1 : facts.input->delayed_fraction;
+  std::vector<bool> delayed(facts.units.size(), false);
+  for (; !units.empty() && left > 0; units.pop_back()) {
+    delayed[static_cast<std::size_t>(units.back())] = true;
+    left -= static_cast<double>(facts.unit(units.back()).elements);
+  }
+  return delayed;
+}
+
+}  // namespace
+
+std::vector<UnitId> Timeline::updated_units(UpdatePass pass) const {
+  const bool of_delayed = pass == UpdatePass::kDelayed || pass == UpdatePass::kDrain;
   std::vector<UnitId> units;
-  for (std::size_t u = 0; u < accumulations.size(); ++u)
-    if (!accumulations[u].empty()) units.push_back(static_cast<UnitId>(u));
+  for (UnitId u = 0; u < static_cast<UnitId>(accumulations.size()); ++u)
+    if (!accumulations[static_cast<std::size_t>(u)].empty() && is_delayed(u) == of_delayed) units.push_back(u);
   if (early)
     std::stable_sort(units.begin(), units.end(), [this](UnitId a, UnitId b) { return last_stage(a) < last_stage(b); });
   return units;
@@ -103,7 +125,7 @@ Timeline make_step_timeline(const Facts& facts, std::int32_t group_size, UpdateP
   }
   Timeline timeline = builder.finish();
   timeline.early = update == UpdatePolicy::kInBackward;
-  timeline.delayed = update == UpdatePolicy::kIntoForward;
+  if (update == UpdatePolicy::kIntoForward) timeline.delayed = delayed_units(facts, timeline);
   return timeline;
 }
 

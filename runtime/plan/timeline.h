@@ -25,6 +25,11 @@ struct Stage {
   [[nodiscard]] std::int64_t out() const noexcept { return last_compute() + 1; }  // of gradients that leave the device
 };
 
+// Which pass over the tiles: the only one, the one during the backward pass, the one that follows where that one does
+// not stand, the one during the next forward pass, or the one instead of it. A step with delayed updates has kAfterNorm
+// too, for units that are not delayed.
+enum class UpdatePass : std::uint8_t { kAfterNorm, kEarly, kRedo, kDelayed, kDrain };
+
 // The accumulator of one unit in one group.
 struct Accumulation {
   std::int32_t first_stage = -1;  // the stage whose first micro-batch overwrites it
@@ -35,7 +40,7 @@ struct Timeline {
   std::int32_t group_size = 1, num_groups = 1, num_micro_batches = 1;
   bool is_eval = false;
   bool early = false;            // units are updated when their gradient is complete
-  bool delayed = false;          // units are updated in the next step, just before their first use
+  std::vector<bool> delayed;     // per unit, if any: it is updated in the next step, just before its first use
   std::vector<Stage> stages;     // computations, then one update stage per unit (of the redo or the drain, if any)
   std::int32_t num_compute = 0;  // stages that compute
   std::int64_t norm_time = 0, end_time = 0;
@@ -49,8 +54,10 @@ struct Timeline {
   [[nodiscard]] std::int32_t last_stage(UnitId unit) const {
     return accumulations[static_cast<std::size_t>(unit)].back().last_stage;
   }
-  // Trained units in the order in which they are updated: early, that in which their gradients are complete.
-  [[nodiscard]] std::vector<UnitId> updated_units() const;
+  [[nodiscard]] bool any_delayed() const noexcept { return !delayed.empty(); }
+  [[nodiscard]] bool is_delayed(UnitId unit) const { return any_delayed() && delayed[static_cast<std::size_t>(unit)]; }
+  // Trained units that are updated in the pass, in that order: early, that in which their gradients are complete.
+  [[nodiscard]] std::vector<UnitId> updated_units(UpdatePass pass) const;
 };
 
 [[nodiscard]] Timeline make_step_timeline(const Facts& facts, std::int32_t group_size, UpdatePolicy update);

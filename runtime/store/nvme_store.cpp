@@ -104,7 +104,10 @@ Result<std::vector<io::TileTransfer>> NvmeStore::transfers(std::span<const TileM
     transfer.payload = move.data;
     if (info.kind == ShardGeometry::Kind::kTransient) {
       transfer.stamp = {version, attempt_};
-    } else if (access != Access::kRead) {
+    } else if (access == Access::kReadStored && version != version_of(move.id)) {  // its record is not yet written
+      transfer.stamp = {version, attempt_};
+      if (info.slots == 2) transfer.address.slot = current_slot(stream, move.id.tile) ^ 1;
+    } else if (access == Access::kWrite || access == Access::kWriteAgain) {
       transfer.stamp = {version, attempt_ + (access == Access::kWriteAgain ? 1 : 0)};
       if (info.slots == 2) transfer.address.slot = current_slot(stream, move.id.tile) ^ 1;
     } else {
@@ -128,6 +131,12 @@ std::int32_t NvmeStore::current_slot(std::uint32_t stream, std::int64_t tile) co
 
 Result<io::Ticket> NvmeStore::load(std::span<const TileMove> moves, std::uint64_t version, io::CompletionSink sink) {
   HEADRACE_TRY(const auto list, transfers(moves, version, Access::kRead));
+  return volumes_->read(list, sink);
+}
+
+Result<io::Ticket> NvmeStore::load_stored(std::span<const TileMove> moves, std::uint64_t version,
+                                          io::CompletionSink sink) {
+  HEADRACE_TRY(const auto list, transfers(moves, version, Access::kReadStored));
   return volumes_->read(list, sink);
 }
 

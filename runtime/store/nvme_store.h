@@ -17,7 +17,7 @@
 
 namespace headrace::runtime {
 
-// load() and store() from any thread; commit() with no store in flight and no load of a tile that it makes current.
+// load() and store() from any thread; commit() with no store in flight and no load() of a tile that it makes current.
 class NvmeStore final : public TierStore {
  public:
   static Result<std::unique_ptr<NvmeStore>> create(const std::vector<std::string>& paths, const std::string& run_id,
@@ -30,6 +30,10 @@ class NvmeStore final : public TierStore {
                                         io::CompletionSink sink) override;
   [[nodiscard]] Result<io::Ticket> store(std::span<const TileMove> moves, std::uint64_t version,
                                          io::CompletionSink sink) override;
+  // Loads what store() has written for the step `version`, whether its record is written or not. The tile's write must
+  // have completed.
+  [[nodiscard]] Result<io::Ticket> load_stored(std::span<const TileMove> moves, std::uint64_t version,
+                                               io::CompletionSink sink);
   // Like store(), for a step that stores every one of its tiles a second time: under the next number of attempt, so
   // that nothing of the first time passes for it. The tile's first write must have completed.
   [[nodiscard]] Result<io::Ticket> store_again(std::span<const TileMove> moves, std::uint64_t version,
@@ -47,7 +51,7 @@ class NvmeStore final : public TierStore {
 
  private:
   NvmeStore(std::unique_ptr<io::VolumeSet> volumes, ShardGeometry geometry);
-  enum class Access : std::uint8_t { kRead, kWrite, kWriteAgain };
+  enum class Access : std::uint8_t { kRead, kReadStored, kWrite, kWriteAgain };
   [[nodiscard]] Result<std::vector<io::TileTransfer>> transfers(std::span<const TileMove> moves, std::uint64_t version,
                                                                 Access access);
   [[nodiscard]] std::int32_t current_slot(std::uint32_t stream, std::int64_t tile) const;

@@ -162,6 +162,12 @@ class Bits(JobCase):
             "large tiles": ["tile_bytes=4MiB"],
             "one slot": ["slots=1"],
             "evaluations": ["eval.every=5"],
+            "a quarter": ["schedule.delayed_fraction=0.25", "memory.cache=false"],
+            "half": ["schedule.delayed_fraction=0.5", "debug.lane_delay_us=1500"],
+            "three quarters, evaluations": ["schedule.delayed_fraction=0.75", "eval.every=5"],
+            "half, all in host memory": ["schedule.delayed_fraction=0.5", WEIGHTS + HOST, OPTIMIZER + HOST],
+            "a quarter, forced copies": ["schedule.delayed_fraction=0.25", "device.force_copies=true", "memory.cache=false"],
+            "half, one slot": ["schedule.delayed_fraction=0.5", "slots=1", "memory.cache=false"],
         }
         late = [[row[key] for row in self.metrics("late")] for key in ("step", "loss", "clip_factor", "lr", "optimizer_step", "skipped")]
         for index, (name, overrides) in enumerate(variants.items()):
@@ -171,7 +177,7 @@ class Bits(JobCase):
                 rows = [row for row in self.metrics(run) if "val_loss" not in row]
                 self.assertEqual([[row[key] for row in rows] for key in ("step", "loss", "clip_factor", "lr", "optimizer_step", "skipped")], late)
                 # The last step, and those before an evaluation, do not leave their updates to a next one; a skipped step has none.
-                evaluated = (5, 10) if name == "evaluations" else ()
+                evaluated = (5, 10) if "eval.every=5" in overrides else ()
                 self.assertEqual([row["step"] for row in rows if row["drained"]], [*evaluated, 12])
 
     def changed_by_auto(self, *job):
@@ -228,13 +234,13 @@ class Bits(JobCase):
             self.assertAlmostEqual(a["loss"], b["loss"], delta=2e-3)
 
     def test_bytes_moved_are_the_bytes_planned(self):
-        for update in ("after_backward", "in_backward", "into_forward"):
-            job = ["memory.cache=false", "gradient_clipping=1000", f"schedule.update={update}"]
+        for run, update in enumerate(("after_backward", "in_backward", "into_forward", "into_forward schedule.delayed_fraction=0.4")):
+            job = ["memory.cache=false", "gradient_clipping=1000", *f"schedule.update={update}".split()]
             planned = json.loads(self.run_program("plan", "job.json", "--json", *job).out)
-            self.train(*job, run=update)
-            rows = self.metrics(update)
+            self.train(*job, run=f"bytes-{run}")
+            rows = self.metrics(f"bytes-{run}")
             # With delayed updates the first step finds none to make, and the last one makes its own as well.
-            whole = rows[1:-1] if update == "into_forward" else rows
+            whole = rows[1:-1] if "into_forward" in update else rows
             self.assertGreater(len(whole), 2)
             for row in whole:
                 self.assertEqual(row["nvme_read_bytes"], planned["nvme_read_bytes_per_step"])

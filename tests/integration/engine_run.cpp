@@ -30,6 +30,7 @@ runtime::PlanInput plan_input_of(const EngineRunOptions& options, const runtime:
   input.group_size = options.group_size;
   input.update = options.update;
   input.activations = options.activations;
+  input.delayed_fraction = options.delayed_fraction;
   input.can_clip = options.can_clip;
   input.force_copies = options.force_copies;
   input.tile_elements = cpu_adam::is_elementwise(options.optimizer)

@@ -34,6 +34,7 @@ struct EngineRunOptions {
   runtime::Home weights_home = runtime::Home::kNvme, optimizer_home = runtime::Home::kNvme;
   runtime::UpdatePolicy update = runtime::UpdatePolicy::kAfterBackward;
   runtime::ActivationPolicy activations = runtime::ActivationPolicy::kAuto;
+  double delayed_fraction = -1;
   bool can_clip = true;
   bool force_copies = false;
   std::int32_t slots = 2;

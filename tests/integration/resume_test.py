@@ -71,8 +71,9 @@ class Resume(JobCase):
 
     def test_a_run_changes_its_update_policy_between_starts(self):
         self.train(run="whole")
-        for update in ("into_forward", "in_backward", "into_forward", "after_backward", "into_forward", "into_forward"):
-            self.train(f"schedule.update={update}", "--max-steps", "1")
+        half = "into_forward schedule.delayed_fraction=0.5"
+        for update in ("into_forward", "in_backward", half, "after_backward", "into_forward", half):
+            self.train(*f"schedule.update={update}".split(), "--max-steps", "1")
         self.assertEqual([row["step"] for row in self.metrics()], [1, 2, 3, 4, 5, 6])
         self.assertEqual(self.digest(), self.digest("whole"))
 
@@ -134,6 +135,13 @@ class Resume(JobCase):
         for update in ("in_backward", "into_forward"):
             self.kill_campaign("schedule.activations=nvme", f"schedule.update={update}", "memory.cache=false", "debug.lane_delay_us=300",
                                undisturbed=["schedule.activations=keep", "schedule.update=after_backward"])
+
+    def test_kills_while_a_part_of_the_updates_is_delayed(self):
+        # The other part is on disk, unnamed by any record, while the next step reads it.
+        limit = self.limit_that_clips_a_third("headrace.steps=24")
+        self.kill_campaign(f"gradient_clipping={limit}", "debug.inject=\"nan:6,13\"", "schedule.update=into_forward",
+                           "schedule.delayed_fraction=0.4", "memory.cache=false", "debug.lane_delay_us=300",
+                           undisturbed=["schedule.update=after_backward"])
 
     def test_kills_while_auto_changes_the_policy(self):
         # Every step is clipped: a start that lives long enough leaves early updates for delayed ones.

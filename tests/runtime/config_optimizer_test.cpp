@@ -87,6 +87,7 @@ TEST(ReadOptimizer, WholeTensorsAreNeitherCutNorUpdatedEarly) {
     EXPECT_THAT(error_of({type, "tile_bytes=1MiB"}).message, HasSubstr("its tile is a unit"));
     EXPECT_THAT(error_of({type, "schedule.update=in_backward"}).message, HasSubstr("could not be taken back"));
     EXPECT_THAT(error_of({type, "schedule.update=into_forward"}).message, HasSubstr("beside the forward pass"));
+    EXPECT_THAT(error_of({type, "schedule.delayed_fraction=0.5"}).message, HasSubstr("beside the forward pass"));
     EXPECT_THAT(error_of({type, "bf16.enabled=true", "state_format=split_bf16"}).message, HasSubstr("is for AdamW"));
     EXPECT_TRUE(run_of({type, "zero_optimization.sub_group_size=100000"}).tile_elements.is_auto());
   }

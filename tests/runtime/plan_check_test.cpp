@@ -74,6 +74,13 @@ std::vector<PlanInput> delayed_inputs() {
   inputs.push_back(inputs.front());
   inputs.back().model.units[1].tensors[0].frozen = true;  // read from disk in every pass
   inputs.back().host_budget = smallest_host_budget(inputs.back());
+  for (const double fraction : {0.7, 0.3})  // the others are updated in their own step
+    for (const Home home : {Home::kNvme, Home::kHost}) {
+      inputs.push_back(inputs.front());
+      inputs.back().delayed_fraction = fraction;
+      inputs.back().weights_home = home;
+      inputs.back().host_budget = smallest_host_budget(inputs.back());
+    }
   return inputs;
 }
 // Activations on NVMe, with and without copies, and delayed updates beside them.
@@ -345,7 +352,11 @@ TEST(CheckPlan, FaultsOfDelayedUpdatesAreNamed) {
   ASSERT_TRUE(plan.gradient_spilled[1]);
   expect_named(
       plan, {{"a step after the backward pass with a drain",
-              [](Plan& p) { p.input.update = UpdatePolicy::kAfterBackward; }, "nothing to start or to drain"},
+              [](Plan& p) {
+                p.input.update = UpdatePolicy::kAfterBackward;
+                p.update_delayed.clear();
+              },
+              "nothing to start or to drain"},
              {"no drain", [](Plan& p) { p.drain_operations.clear(); }, "drain, unit 0 has a tile"},
              {"no first step", [](Plan& p) { p.start_operations.clear(); }, "misses a micro-batch"},
              {"a record without the last tile",
@@ -381,6 +392,45 @@ TEST(CheckPlan, FaultsOfDelayedUpdatesAreNamed) {
   expect_named(sound(two),
                {{"weights read before the record", [](Plan& p) { forget_commit(p, OperationKind::kReadWeights); },
                  "may not yet have made current"}});
+}
+
+TEST(CheckPlan, FaultsOfUpdatesThatAreDelayedInPartAreNamed) {
+  PlanInput input = delayed_inputs().front();
+  input.delayed_fraction = 0.5;
+  input.host_budget = kGiB;
+  input.cache = false;
+  const Plan plan = sound(input);
+  ASSERT_FALSE(plan.update_delayed.front());
+  ASSERT_TRUE(plan.update_delayed.back());
+  const auto units = static_cast<UnitId>(plan.update_delayed.size());
+  // Operations of units that are updated after the norm, none of which may come before the record.
+  const auto forget = [](Plan& p, OperationKind kind) {
+    const OperationId commit = position_of(p, OperationKind::kCommit);
+    for (Operation& op : p.operations)
+      if (op.kind == kind && op.unit >= 0 && !p.update_delayed[static_cast<std::size_t>(op.unit)])
+        std::erase(op.dependencies, commit);
+  };
+  expect_named(
+      plan,
+      {{"another list of units", [](Plan& p) { p.update_delayed.pop_back(); }, "another length"},
+       {"a list under another policy",
+        [](Plan& p) {
+          p.input.update = UpdatePolicy::kAfterBackward;
+          p.start_operations.clear();
+          p.drain_operations.clear();
+        },
+        "another length"},
+       {"a unit too many", [](Plan& p) { p.update_delayed.front() = true; }, ""},
+       {"a unit too few", [units](Plan& p) { p.update_delayed[static_cast<std::size_t>(units) - 2] = false; }, ""},
+       {"none", [units](Plan& p) { p.update_delayed.assign(static_cast<std::size_t>(units), false); },
+        "asked for is a share"},
+       {"another share", [](Plan& p) { p.input.delayed_fraction = 0.9; }, "asked for is a share"},
+       {"a smaller share", [](Plan& p) { p.input.delayed_fraction = 0.1; }, "asked for is a share"},
+       {"a drain of what was done", [](Plan& p) { p.drain_operations.front().unit = 0; }, "was done in the step"}});
+  // With weights at home in memory nothing but the record itself keeps what follows it behind it.
+  input.weights_home = Home::kHost;
+  expect_named(sound(input), {{"state read before the record", [&](Plan& p) { forget(p, OperationKind::kReadState); },
+                               "may start before"}});
 }
 
 // Gradients in memory live into the next step: nothing else may have their bytes until they are used there.

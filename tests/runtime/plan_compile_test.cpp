@@ -282,6 +282,20 @@ TEST_P(Formulas, BytesPerStepWithoutCacheAreThoseOfTheDesign) {
               delayed.read_bytes_per_step + static_cast<Bytes>(format.weight * parameters));
     EXPECT_EQ(delayed.start_write_bytes + delayed.drain_write_bytes, delayed.write_bytes_per_step);
   }
+  // Of the units that are not delayed all is as after the backward pass.
+  input.host_budget = kGiB;
+  for (const double fraction : {0.75, 0.4, 0.01}) {
+    input.delayed_fraction = fraction;
+    const Plan some = compile_checked(input);
+    const double share = delayed_share(some);
+    EXPECT_GE(share, fraction);
+    EXPECT_LT(share, fraction + 0.3);
+    EXPECT_DOUBLE_EQ(static_cast<double>(some.read_bytes_per_step), read - share * format.weight * parameters);
+    EXPECT_DOUBLE_EQ(static_cast<double>(some.write_bytes_per_step), written);
+    EXPECT_EQ(some.start_read_bytes + some.drain_read_bytes,
+              some.read_bytes_per_step + static_cast<Bytes>(share * format.weight * parameters));
+    EXPECT_EQ(some.start_write_bytes + some.drain_write_bytes, some.write_bytes_per_step);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

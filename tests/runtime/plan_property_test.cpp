@@ -60,6 +60,9 @@ PlanInput any_input() {
   input.update = any_of<UpdatePolicy>({UpdatePolicy::kAuto, UpdatePolicy::kAfterBackward, UpdatePolicy::kInBackward,
                                        UpdatePolicy::kInBackward, UpdatePolicy::kIntoForward,
                                        UpdatePolicy::kIntoForward, UpdatePolicy::kIntoForward});
+  if (input.update == UpdatePolicy::kIntoForward)
+    input.delayed_fraction =
+        any_of<double>({-1, 1, 0.75, 0.5, 0.25, 1e-9, static_cast<double>(any_int(1, 999)) / 1000});
   input.can_clip = any_bool();
   input.cache = any_bool();
   input.force_copies = any_bool();
