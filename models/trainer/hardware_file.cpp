@@ -297,7 +297,14 @@ std::string format_hardware(const runtime::Rates& rates, const runtime::PlanInpu
   memory.add("copy_bytes_per_s", rates.copy_bytes_per_s);
   JsonObject document;
   document.add("cores", rates.cores);
-  document.add_raw("compute", "[" + compute.text() + "]");
+  std::string products;
+  if (rates.update_seconds_per_product_flop > 0) {
+    JsonObject muon;
+    muon.add("dtype", runtime::kMuonProducts);
+    muon.add("flops_per_s", 1 / rates.update_seconds_per_product_flop);
+    products = "," + muon.text();
+  }
+  document.add_raw("compute", "[" + compute.text() + products + "]");
   document.add_raw("optimizer", "[" + optimizer.text() + "]");
   document.add_raw("gradients", gradients.text());
   document.add_raw("memory", memory.text());

@@ -9,6 +9,7 @@
 #include <tuple>
 
 #include "core/check.h"
+#include "runtime/engine/tile_room.h"
 #include "runtime/plan/tensor_state.h"
 
 namespace headrace::models {
@@ -92,57 +93,86 @@ cpu_adam::OptimizerHyper usual_hyper(const runtime::PlanInput& input) {
   return hyper;
 }
 
-// Optimizers of whole tensors take a unit at a time: the largest that the memory holds. On zeros, which cost what other
-// values do.
-double whole_update_seconds_per_element(Engine& engine, std::span<std::byte> memory) {
-  const runtime::PlanInput& input = engine.plan().input;
-  const auto weight_bytes = [&](const runtime::UnitInfo& unit) {
-    return round_up(unit.flat_elements * dtype_bytes(input.weights_dtype), input.alignment);
-  };
-  const auto state_bytes = [&](runtime::UnitId u) {
-    return round_up(runtime::optimizer_layout(input, u, 0).bytes, input.alignment);
-  };
-  const auto piece_bytes = [&](runtime::UnitId u) {
-    const runtime::UnitInfo& unit = input.model.units[static_cast<std::size_t>(u)];
-    return weight_bytes(unit) + state_bytes(u) +
-           round_up(unit.flat_elements * dtype_bytes(input.gradient_dtype), input.alignment);
-  };
-  // What it is for comes first: embeddings are another optimizer's under Muon.
-  const auto rank = [&](runtime::UnitId u) {
-    std::int64_t own = 0;
-    for (const runtime::TensorInfo& tensor : input.model.units[static_cast<std::size_t>(u)].tensors)
-      if (!tensor.frozen && runtime::optimizer_of(input.optimizer, tensor) == input.optimizer) own += tensor.elements;
-    return own;
-  };
-  runtime::UnitId chosen = -1;
-  for (runtime::UnitId u = 0; u < static_cast<runtime::UnitId>(input.model.units.size()); ++u)
-    if (rank(u) > 0 && piece_bytes(u) <= static_cast<Bytes>(memory.size()) && (chosen < 0 || rank(u) > rank(chosen)))
-      chosen = u;
-  if (chosen < 0) return 0;
-  const runtime::UnitInfo& unit = input.model.units[static_cast<std::size_t>(chosen)];
-  const runtime::OptimizerLayout layout = runtime::optimizer_layout(input, chosen, 0);
-  return seconds_per_element(memory, piece_bytes(chosen), unit.flat_elements, [&](std::byte* piece) {
-    for (std::size_t i = 0; i < unit.tensors.size(); ++i) {
-      const runtime::TensorInfo& tensor = unit.tensors[i];
+// Optimizers of whole tensors take a unit at a time. On zeros, which cost what other values do.
+class WholeUpdates {
+ public:
+  WholeUpdates(Engine& engine, std::span<std::byte> memory)
+      : engine_(engine), input_(engine.plan().input), memory_(memory) {}
+
+  // Muon: its matrices have a rate of their own, measured with the unit that has most of them.
+  void measure(Rates& rates) const {
+    const bool is_muon = input_.optimizer == cpu_adam::OptimizerKind::kMuon;
+    const runtime::UnitId matrices = is_muon ? find([](const Work& work) { return work.product_flops; }) : -1;
+    const runtime::UnitId plain = find([](const Work& work) { return work.product_flops > 0 ? 0 : work.elements; });
+    if (plain >= 0) rates.update_seconds_per_element = seconds(plain) / work(plain).elements;
+    if (matrices < 0) return;
+    const Work both = work(matrices);
+    const double beside = both.elements * rates.update_seconds_per_element;
+    rates.update_seconds_per_product_flop = std::max(0.0, seconds(matrices) - beside) / both.product_flops;
+    if (plain < 0) rates.update_seconds_per_element = kLittle;
+  }
+
+ private:
+  using Work = runtime::UpdateWork;
+  // Of the few elements beside the matrices, where no unit is without those.
+  static constexpr double kLittle = 1e-9;
+
+  [[nodiscard]] Work work(runtime::UnitId unit) const { return runtime::update_work(input_, unit, 0); }
+  [[nodiscard]] const runtime::UnitInfo& info(runtime::UnitId unit) const {
+    return input_.model.units[static_cast<std::size_t>(unit)];
+  }
+  [[nodiscard]] Bytes weight_bytes(runtime::UnitId unit) const {
+    return round_up(info(unit).flat_elements * dtype_bytes(input_.weights_dtype), input_.alignment);
+  }
+  [[nodiscard]] Bytes state_bytes(runtime::UnitId unit) const {
+    return round_up(runtime::optimizer_layout(input_, unit, 0).bytes, input_.alignment);
+  }
+  [[nodiscard]] Bytes piece_bytes(runtime::UnitId unit) const {
+    return weight_bytes(unit) + state_bytes(unit) +
+           round_up(info(unit).flat_elements * dtype_bytes(input_.gradient_dtype), input_.alignment);
+  }
+
+  // The unit with most of something that the memory holds; -1 if none has any of it.
+  template <class Measure>
+  [[nodiscard]] runtime::UnitId find(Measure amount) const {
+    runtime::UnitId chosen = -1;
+    for (runtime::UnitId u = 0; u < static_cast<runtime::UnitId>(input_.model.units.size()); ++u) {
+      if (info(u).flat_elements == 0 || runtime::is_frozen(info(u))) continue;
+      if (amount(work(u)) <= (chosen < 0 ? 0 : amount(work(chosen)))) continue;
+      if (piece_bytes(u) <= static_cast<Bytes>(memory_.size())) chosen = u;
+    }
+    return chosen;
+  }
+
+  [[nodiscard]] double seconds(runtime::UnitId unit) const {
+    const runtime::OptimizerLayout layout = runtime::optimizer_layout(input_, unit, 0);
+    return seconds_per_element(memory_, piece_bytes(unit), 1, [&](std::byte* piece) { update(unit, layout, piece); });
+  }
+
+  void update(runtime::UnitId unit, const runtime::OptimizerLayout& layout, std::byte* piece) const {
+    cpu_adam::OptimizerHyper hyper = usual_hyper(input_);
+    hyper.newton_schulz_steps = input_.newton_schulz_steps;
+    std::byte* const optimizer = piece + weight_bytes(unit);
+    for (std::size_t i = 0; i < info(unit).tensors.size(); ++i) {
+      const runtime::TensorInfo& tensor = info(unit).tensors[i];
       if (tensor.frozen) continue;
-      runtime::StatePiece state{piece,
-                                piece + weight_bytes(unit),
-                                piece + weight_bytes(unit) + state_bytes(chosen),
-                                &layout,
-                                tensor.offset,
-                                tensor.elements};
+      runtime::StatePiece state{piece,   optimizer,     optimizer + state_bytes(unit),
+                                &layout, tensor.offset, tensor.elements};
       state.first_element = tensor.offset;
-      state.unit = chosen;
+      state.unit = unit;
       state.tensor = static_cast<int>(i);
-      const Result<void> updated = engine.updater().update(input, state, usual_hyper(input), 0);
+      const Result<void> updated = engine_.updater().update(input_, state, hyper, 0);
       HEADRACE_CHECK(updated.ok(), "zeros can be updated");
     }
-  });
-}
+  }
+
+  Engine& engine_;
+  const runtime::PlanInput& input_;
+  std::span<std::byte> memory_;
+};
 
 double update_seconds_per_element(Engine& engine, std::span<std::byte> memory) {
   const runtime::PlanInput& input = engine.plan().input;
-  if (!cpu_adam::is_elementwise(input.optimizer)) return whole_update_seconds_per_element(engine, memory);
   const Bytes alignment = input.alignment;
   const Bytes weight_bytes = dtype_bytes(input.weights_dtype), gradient_bytes = dtype_bytes(input.gradient_dtype);
   // A tile of the run, or as much of one as fits into the memory.
@@ -210,7 +240,11 @@ Result<Rates> measure_rates(Engine& engine, const Model& model, const kernels::P
       engine.host_memory().size() >= engine.device_memory().size() ? engine.host_memory() : engine.device_memory();
   // What the units left behind is no state: plain zeros, so that the sweeps meet no NaN and no denormal numbers.
   std::memset(memory.data(), 0, memory.size());
-  rates.update_seconds_per_element = update_seconds_per_element(engine, memory);
+  if (cpu_adam::is_elementwise(engine.plan().input.optimizer)) {
+    rates.update_seconds_per_element = update_seconds_per_element(engine, memory);
+  } else {
+    WholeUpdates(engine, memory).measure(rates);
+  }
   measure_arrivals(engine, memory, rates);
   const auto half = static_cast<std::int64_t>(memory.size() / 2);
   const double copy_seconds =

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "core/check.h"
+#include "runtime/plan/tensor_state.h"
 
 namespace headrace::runtime {
 
@@ -39,7 +40,9 @@ OperationCost update_cost(const Plan& plan, const Operation& op, const Rates& ra
   OperationCost cost;
   const std::int64_t length = tile_length(plan.input, op.unit, op.tile);
   const auto state = optimizer_layout(plan.input, op.unit, op.tile).bytes;
-  cost.seconds = static_cast<double>(length) * rates.update_seconds_per_element;
+  const UpdateWork work = update_work(plan.input, op.unit, op.tile);
+  cost.seconds =
+      work.elements * rates.update_seconds_per_element + work.product_flops * rates.update_seconds_per_product_flop;
   cost.threads = rates.cores;
   cost.memory_bytes = static_cast<double>(
       2 * state + length * (2 * dtype_bytes(plan.input.weights_dtype) + dtype_bytes(plan.input.gradient_dtype)));

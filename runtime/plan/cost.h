@@ -24,9 +24,10 @@ struct Network {
 // Rates of the machine, measured alone at start or read from a hardware file. Those of host and disks are one rank's
 // share where several ranks use a machine.
 struct Rates {
-  std::vector<double> forward_seconds;   // per unit and micro-batch, in memory
-  std::vector<double> backward_seconds;  // without recompute
-  double update_seconds_per_element = 0;
+  std::vector<double> forward_seconds;         // per unit and micro-batch, in memory
+  std::vector<double> backward_seconds;        // without recompute
+  double update_seconds_per_element = 0;       // without the matrices of Muon …
+  double update_seconds_per_product_flop = 0;  // … whose updates take this for all that they do
   double gradient_out_seconds_per_element = 0;
   double copy_bytes_per_s = 0;  // host to device where copies are made
   double read_bytes_per_s = 0, write_bytes_per_s = 0, mixed_bytes_per_s = 0;

@@ -122,6 +122,12 @@ Result<Machine> machine_for(const Hardware& hardware, const PlanInput& input, co
   if (updates == nullptr) return lacks(fmt::format("optimizer entry with \"format\": \"{}\"", format_word(input)));
   if (hardware.gradient_elements_per_s <= 0) return lacks("gradients.elements_per_s");
   rates.update_seconds_per_element = 1 / (*updates * share);
+  if (input.optimizer == cpu_adam::OptimizerKind::kMuon) {
+    const double* products = find(hardware.flops_per_s, kMuonProducts);
+    if (products == nullptr) products = find(hardware.flops_per_s, "fp32");
+    if (products == nullptr) return lacks(fmt::format("compute entry with \"dtype\": \"{}\"", kMuonProducts));
+    rates.update_seconds_per_product_flop = 1 / (*products * share);
+  }
   rates.gradient_out_seconds_per_element = 1 / (hardware.gradient_elements_per_s * share);
   rates.copy_bytes_per_s = hardware.copy_bytes_per_s;
   rates.memory_bytes_per_s = rates.has_device ? hardware.read_memory_bytes_per_s * share : 0;

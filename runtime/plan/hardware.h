@@ -12,6 +12,9 @@
 
 namespace headrace::runtime {
 
+// The name among the rates of products of those of Muon, whose other work is part of it; "fp32" where it is not there.
+inline constexpr const char* kMuonProducts = "fp32 muon";
+
 struct StorageHardware {
   std::string path;
   int drives = 1;  // that the rates are the sum of

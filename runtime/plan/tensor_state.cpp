@@ -83,6 +83,21 @@ std::int64_t whole_unit_tile(const ModelInfo& model) noexcept {
   return round_up(largest, kTileQuantum);
 }
 
+// Each step makes X·Xᵀ, its square and one more product with X of the shorter side m and the longer side n.
+UpdateWork update_work(const PlanInput& input, UnitId unit, std::int64_t tile) {
+  UpdateWork work;
+  work.elements = static_cast<double>(tile_length(input, unit, tile));
+  if (input.optimizer != cpu_adam::OptimizerKind::kMuon) return work;
+  for (const TensorInfo& tensor : input.model.units[static_cast<std::size_t>(unit)].tensors) {
+    if (tensor.frozen || optimizer_of(input.optimizer, tensor) != cpu_adam::OptimizerKind::kMuon) continue;
+    const auto m = static_cast<double>(std::min(tensor.shape[0], tensor.shape[1]));
+    const auto n = static_cast<double>(std::max(tensor.shape[0], tensor.shape[1]));
+    work.elements -= static_cast<double>(tensor.elements);
+    work.product_flops += input.newton_schulz_steps * (4 * m * m * n + 2 * m * m * m);
+  }
+  return work;
+}
+
 Bytes update_workspace_bytes(const PlanInput& input) noexcept {
   Bytes most = 0;
   for (const UnitInfo& unit : input.model.units) {

@@ -26,6 +26,12 @@ struct TensorState {
 [[nodiscard]] OptimizerLayout whole_unit_layout(const PlanInput& input, UnitId unit);
 // The smallest number of elements that holds any unit in one tile.
 [[nodiscard]] std::int64_t whole_unit_tile(const ModelInfo& model) noexcept;
+// What an update of a tile computes: elements that are updated one by one, and the floating-point operations of Muon's
+// products for the matrices, which take the most of its time.
+struct UpdateWork {
+  double elements = 0, product_flops = 0;
+};
+[[nodiscard]] UpdateWork update_work(const PlanInput& input, UnitId unit, std::int64_t tile);
 // What an update of the largest tensor works in; 0 for elementwise optimizers.
 [[nodiscard]] Bytes update_workspace_bytes(const PlanInput& input) noexcept;
 

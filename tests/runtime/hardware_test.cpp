@@ -15,6 +15,7 @@
 #include "runtime/plan/compare.h"
 #include "runtime/plan/hardware.h"
 #include "runtime/plan/simulate.h"
+#include "runtime/plan/tensor_state.h"
 
 namespace headrace::runtime {
 namespace {
@@ -68,6 +69,51 @@ TEST(HardwareFile, GivesRatesPerOperation) {
   EXPECT_DOUBLE_EQ(machine->rates.backward_seconds.back(), 0.03);  // its forward products too
   EXPECT_DOUBLE_EQ(machine->rates.mixed_bytes_per_s, 2.5e9);
   EXPECT_DOUBLE_EQ(machine->rates.update_seconds_per_element, 1e-9);
+}
+
+// Five steps of three products for a matrix, AdamW for the embedding and what is no matrix.
+TEST(HardwareFile, MuonsMatricesHaveARateOfTheirOwn) {
+  PlanInput input = make_input(make_transformer({}));
+  input.optimizer = cpu_adam::OptimizerKind::kMuon;
+  input.moments = 1;
+  for (UnitInfo& unit : input.model.units) {
+    unit.forward_flops = 1e9;
+    unit.tensors[0].shape = {unit.tensors[0].elements / 64, 64};
+    unit.tensors[0].embedding = unit.name == "embedding";
+  }
+  input.tile_elements = whole_unit_tile(input.model);
+  const auto m = 64.0, n = static_cast<double>(input.model.units[1].tensors[0].elements) / 64;
+  ASSERT_GT(n, m);
+  const double flops = 5 * (4 * m * m * n + 2 * m * m * m);
+  EXPECT_DOUBLE_EQ(update_work(input, 1, 0).product_flops, flops);
+  EXPECT_DOUBLE_EQ(update_work(input, 1, 0).elements, 0);
+  EXPECT_DOUBLE_EQ(update_work(input, 0, 0).product_flops, 0);
+  Rates rates;
+  rates.forward_seconds.assign(input.model.units.size(), 0.01);
+  rates.backward_seconds.assign(input.model.units.size(), 0.02);
+  rates.update_seconds_per_element = 3e-9;
+  rates.update_seconds_per_product_flop = 2e-11;
+  rates.gradient_out_seconds_per_element = 1e-9;
+  rates.copy_bytes_per_s = rates.read_bytes_per_s = rates.write_bytes_per_s = 1e9;
+  rates.mixed_bytes_per_s = 2e9;
+  rates.io_cpu_seconds_per_byte = 2e-10;
+  rates.cores = 2;
+  const Result<Hardware> hardware = from_text(models::format_hardware(rates, input, {"a"}));
+  ASSERT_TRUE(hardware.ok()) << hardware.error().to_string();
+  const Result<Machine> machine = machine_for(*hardware, input, {1, 1, {"a"}});
+  ASSERT_TRUE(machine.ok()) << machine.error().message;
+  Plan plan;
+  plan.input = input;
+  Operation update;
+  update.kind = OperationKind::kUpdate;
+  update.lane = Lane::kCpuOptimizer;
+  update.tile = 0;
+  for (const auto& [unit, seconds] :
+       {std::pair{0, 3e-9 * static_cast<double>(input.model.units[0].flat_elements)}, {1, flops * 2e-11}}) {
+    update.unit = unit;
+    EXPECT_NEAR(cost_of(plan, update, machine->rates).seconds, seconds, 1e-9 * seconds) << unit;
+  }
+  EXPECT_THAT(machine_for(*from_text(kGood), input, {}).error().message, HasSubstr("fp32 muon"));
 }
 
 TEST(HardwareFile, ReadsWhatARunWrites) {
