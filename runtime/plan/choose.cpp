@@ -102,22 +102,31 @@ std::vector<PlanInput> schedules(const PlanInput& input) {
   return result;
 }
 
+// One of several fractions, which are not tried for large plans.
+bool is_finer(const PlanInput& kind, const PlanInput& input) {
+  return input.delayed_fraction < 0 && kind.delayed_fraction >= 0 && kind.delayed_fraction < 1;
+}
+
 }  // namespace
 
 Result<Choice> choose_plan(const PlanInput& input, const Machine& machine, const ChooseOptions& options) {
   HEADRACE_TRY(Plan usual, compile_plan(input));
   Search search(machine, options);
   HEADRACE_RETURN_IF_ERROR(search.consider(std::move(usual)));
-  for (PlanInput& kind : schedules(input))
+  bool large = false;
+  for (PlanInput& kind : schedules(input)) {
+    if (large && is_finer(kind, input)) continue;
     for (const std::int32_t size : group_sizes(input)) {
       kind.group_size = size;
       if (input.activations == ActivationPolicy::kAuto) kind.activations = ActivationPolicy::kMemory;
       HEADRACE_TRY(const bool descends, search.descend(kind));
+      large = large || !descends;
       for (const ActivationPolicy place : other_places(input, descends)) {
         kind.activations = place;
         HEADRACE_TRY([[maybe_unused]] const bool done, search.descend(kind));
       }
     }
+  }
   return search.take();
 }
 
