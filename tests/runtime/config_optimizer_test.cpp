@@ -47,6 +47,25 @@ TEST(ReadOptimizer, EachTypeHasItsParametersAndDefaults) {
               HasSubstr("is for AdamW; the optimizer is Lion"));
 }
 
+TEST(ReadOptimizer, ADelayedFractionIsOfUpdatesThatAreDelayed) {
+  const std::string half = "schedule.delayed_fraction=0.5", forward = "schedule.update=into_forward";
+  EXPECT_EQ(run_of({half, forward}).schedule.delayed_fraction, Auto<double>(0.5));
+  EXPECT_EQ(run_of({half}).schedule.delayed_fraction, Auto<double>(0.5));
+  EXPECT_TRUE(run_of({forward, "schedule.delayed_fraction=auto"}).schedule.delayed_fraction.is_auto());
+  EXPECT_EQ(run_of({"schedule.delayed_fraction=0"}).schedule.delayed_fraction, Auto<double>(0));
+  for (const char* const update : {"in_backward", "after_backward"}) {
+    const std::string other = std::string("schedule.update=") + update;
+    EXPECT_TRUE(read(kMinimal, {other, "schedule.delayed_fraction=0"}, {}).ok());
+    const Error error = error_of({half, other});
+    EXPECT_EQ(error.code, ErrorCode::kConfig);
+    EXPECT_THAT(error.message, HasSubstr(update));
+    EXPECT_THAT(error.hint, HasSubstr("into_forward"));
+  }
+  EXPECT_THAT(error_of({forward, "schedule.delayed_fraction=0"}).hint, HasSubstr("after_backward"));
+  EXPECT_THAT(error_of({forward, "schedule.delayed_fraction=1.5"}).message, HasSubstr("1.5"));
+  EXPECT_THAT(error_of({"schedule.delayed_fracton=0.5"}).message, HasSubstr("delayed_fraction"));
+}
+
 TEST(ReadOptimizer, MuonTakesDeepSpeedsNamesAndTheNumbersOfAdamWBesideIt) {
   const OptimizerConfig plain = run_of({"optimizer.type=Muon"}).optimizer;
   EXPECT_EQ(plain.kind, cpu_adam::OptimizerKind::kMuon);

@@ -295,25 +295,6 @@ TEST(ReadConfig, ChoicesOfLaterVersionsAreRefusedByName) {
             Auto<UpdatePolicy>(UpdatePolicy::kIntoForward));
 }
 
-TEST(ReadConfig, ADelayedFractionIsOfUpdatesThatAreDelayed) {
-  const std::string half = "schedule.delayed_fraction=0.5", forward = "schedule.update=into_forward";
-  EXPECT_EQ(run_of(kMinimal, {half, forward}).schedule.delayed_fraction, Auto<double>(0.5));
-  EXPECT_EQ(run_of(kMinimal, {half}).schedule.delayed_fraction, Auto<double>(0.5));
-  EXPECT_TRUE(run_of(kMinimal, {forward, "schedule.delayed_fraction=auto"}).schedule.delayed_fraction.is_auto());
-  EXPECT_EQ(run_of(kMinimal, {"schedule.delayed_fraction=0"}).schedule.delayed_fraction, Auto<double>(0));
-  for (const char* const update : {"in_backward", "after_backward"}) {
-    const std::string other = std::string("schedule.update=") + update;
-    EXPECT_TRUE(read(kMinimal, {other, "schedule.delayed_fraction=0"}).ok());
-    const Error error = error_of(kMinimal, {half, other});
-    EXPECT_EQ(error.code, ErrorCode::kConfig);
-    EXPECT_THAT(error.message, HasSubstr(update));
-    EXPECT_THAT(error.hint, HasSubstr("into_forward"));
-  }
-  EXPECT_THAT(error_of(kMinimal, {forward, "schedule.delayed_fraction=0"}).hint, HasSubstr("after_backward"));
-  EXPECT_THAT(error_of(kMinimal, {forward, "schedule.delayed_fraction=1.5"}).message, HasSubstr("1.5"));
-  EXPECT_THAT(error_of(kMinimal, {"schedule.delayed_fracton=0.5"}).message, HasSubstr("delayed_fraction"));
-}
-
 TEST(ReadConfig, DeepSpeedsIoKeysAreTaken) {
   const auto loaded = read(with(
       R"("aio": {"block_size": 8388608, "queue_depth": 32, "thread_count": 2, "single_submit": "false", "overlap_events": "true"})"));

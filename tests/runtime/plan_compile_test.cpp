@@ -289,12 +289,8 @@ TEST_P(Formulas, BytesPerStepWithoutCacheAreThoseOfTheDesign) {
     const Plan some = compile_checked(input);
     const double share = delayed_share(some);
     EXPECT_GE(share, fraction);
-    EXPECT_LT(share, fraction + 0.3);
     EXPECT_DOUBLE_EQ(static_cast<double>(some.read_bytes_per_step), read - share * format.weight * parameters);
     EXPECT_DOUBLE_EQ(static_cast<double>(some.write_bytes_per_step), written);
-    EXPECT_EQ(some.start_read_bytes + some.drain_read_bytes,
-              some.read_bytes_per_step + static_cast<Bytes>(share * format.weight * parameters));
-    EXPECT_EQ(some.start_write_bytes + some.drain_write_bytes, some.write_bytes_per_step);
   }
 }
 
