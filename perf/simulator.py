@@ -28,6 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build/release/bin/headrace"
 DEADLINE = 1800
 TOLERANCE = 0.10
+WARM_UP = 3  # steps; the simulator plays the steady state, and a run's first steps are up to a third slower than its later ones
 
 SMALL = {"preset": "llama-20m"}
 MIDDLE = {"architecture": "llama", "layers": 8, "embed": 768, "heads": 12, "kv_heads": 12, "inner": 2048}
@@ -82,7 +83,7 @@ def arguments():
     parser.add_argument("--scratch", required=True, help="folder on the device to measure")
     parser.add_argument("--json", help="file for the report")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=4, help="of each run; the first is left out")
+    parser.add_argument("--steps", type=int, default=8, help="of each run; the first three are left out")
     parser.add_argument("--only", nargs="+", help="only configurations whose name has one of these words")
     parser.add_argument("--tiny", action="store_true", help="models of 200 thousand parameters: whether the script works")
     parser.add_argument("--program", default=str(PROGRAM))
@@ -144,7 +145,7 @@ def measure(args, configuration):
     stolen.append(stolen_seconds())
     rows = [json.loads(line) for line in (folder / "run/metrics.jsonl").read_text().splitlines()]
     # Delayed updates: the first step makes none, the last one its own as well.
-    rows = [row for row in rows if "val_loss" not in row and not row["drained"]][1:]
+    rows = [row for row in rows if "val_loss" not in row and not row["drained"]][WARM_UP:]
     steps = [row["step_seconds"] for row in rows]
     moved = {key: statistics.median(row[key] for row in rows) for key in ("nvme_read_bytes", "nvme_write_bytes")}
     prune(args, folder / "run")

@@ -141,7 +141,7 @@ class Resume(JobCase):
         limit = self.limit_that_clips_a_third("headrace.steps=24")
         self.kill_campaign(f"gradient_clipping={limit}", "debug.inject=\"nan:6,13\"", "schedule.update=into_forward",
                            "schedule.delayed_fraction=0.4", "memory.cache=false", "debug.lane_delay_us=300",
-                           undisturbed=["schedule.update=after_backward"])
+                           undisturbed=["schedule.update=after_backward", "schedule.delayed_fraction=auto"])
 
     def test_kills_while_auto_changes_the_policy(self):
         # Every step is clipped: a start that lives long enough leaves early updates for delayed ones.
