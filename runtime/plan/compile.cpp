@@ -86,10 +86,19 @@ std::optional<Found> climb(const Facts& facts, std::int32_t group_size, UpdatePo
   if (!fits(*facts.input, ladder.rung())) return std::nullopt;
   Found found;
   found.activations = activations;
-  do {
+  bool skipped = false;
+  while (true) {
     found.rung = ladder.rung();
-    found.is_top = !ladder.climb();
-  } while (!found.is_top && fits(*facts.input, ladder.rung()));
+    if (!ladder.climb()) {
+      found.is_top = !skipped;
+      break;
+    }
+    if (fits(*facts.input, ladder.rung())) continue;
+    // A device's own memory is full; that of the host is of use all the same.
+    if (!facts.input->separate_device || needs_of(*facts.input, ladder.rung()).host > facts.input->host_budget) break;
+    ladder.skip_from(found.rung);
+    skipped = true;
+  }
   found.timeline = ladder.timeline();
   const planning::Traffic traffic = step_traffic(facts, found.timeline, found.rung.choices, found.rung.host.runs);
   found.nvme_bytes = traffic.read + traffic.written;

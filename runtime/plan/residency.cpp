@@ -57,7 +57,9 @@ std::vector<Run> device_runs(const Facts& facts, const Timeline& timeline, const
     for (const std::int32_t stage : timeline.weights_stages[static_cast<std::size_t>(u)]) {
       const std::int32_t start = std::max(0, stage - ahead);
       // A new copy would begin before the old one could be given back: use the old one.
-      if (visit > 0 && facts.input->cache && start <= runs.back().last + 1) {
+      const bool stays = visit > 0 && facts.input->cache &&
+                         (start <= runs.back().last + 1 || stage - runs.back().last <= choices.stay_device);
+      if (stays) {
         runs.back().last = stage;
         runs.back().last_visit = visit;
       } else {
@@ -137,6 +139,15 @@ Distances visit_distances(const Facts& facts, const Timeline& timeline, const Ch
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
   }
+  return distances;
+}
+
+std::vector<std::int32_t> device_distances(const Timeline& timeline) {
+  std::vector<std::int32_t> distances;
+  for (const std::vector<std::int32_t>& stages : timeline.weights_stages)
+    for (std::size_t i = 1; i < stages.size(); ++i) distances.push_back(stages[i] - stages[i - 1]);
+  std::sort(distances.begin(), distances.end());
+  distances.erase(std::unique(distances.begin(), distances.end()), distances.end());
   return distances;
 }
 

@@ -18,6 +18,7 @@ struct Choices {
   // forward to backward of a group, and elsewhere (backward to the next group's forward or to the update). Farthest
   // next use goes first.
   std::int32_t stay_turn = 0, stay_other = 0;
+  std::int32_t stay_device = 0;                   // the same of copies in the device's own memory, wherever they stand
   std::vector<bool> spilled, keep, held_weights;  // per unit
   // Where the unit's output, and what it saved where that is kept, are between its forward and its backward pass.
   std::vector<Tier> boundary, saved;
@@ -56,6 +57,9 @@ struct Distances {
   std::vector<std::int32_t> turn, other;
 };
 [[nodiscard]] Distances visit_distances(const Facts& facts, const Timeline& timeline, const Choices& choices);
+
+// The steps in which stay_device grows.
+[[nodiscard]] std::vector<std::int32_t> device_distances(const Timeline& timeline);
 
 // Until when the state and the gradient of a unit that is updated early are in use.
 [[nodiscard]] std::int64_t early_update_end(const Timeline& timeline, const Choices& choices, UnitId unit);

@@ -34,7 +34,7 @@ Choices eval_choices(const Choices& step, std::int32_t prefetch_units) {
   Choices choices = step;
   choices.prefetch_units = prefetch_units;
   choices.stay_turn = choices.stay_other = 0;
-  choices.activations_ahead = 0;
+  choices.stay_device = choices.activations_ahead = 0;
   return choices;
 }
 
@@ -81,6 +81,12 @@ bool Ladder::climb() {
   return false;
 }
 
+void Ladder::skip_from(const Rung& rung) {
+  rung_ = rung;
+  device_changed_ = false;
+  phase_ = static_cast<Phase>(static_cast<int>(phase_) + 1);
+}
+
 bool Ladder::upgrade() {
   Choices& choices = rung_.choices;
   switch (phase_) {
@@ -100,6 +106,7 @@ bool Ladder::upgrade() {
       device_changed_ = true;
       return true;
     }
+    case Phase::kDevice: return hold_on_device();
     case Phase::kWeights: return streams_weights() && hold_weights();
     case Phase::kOptimizer: return facts_.nvme_optimizer && facts_.input->cache && hold_tiles();
     case Phase::kTop: return false;
@@ -147,6 +154,23 @@ bool Ladder::upgrade_pipeline() {
   rung_.choices.prefetch_units = next.prefetch_units;
   rung_.choices.tile_buffers = next.tile_buffers;
   return true;
+}
+
+// Copies that stay in a device's own memory until the next visit are neither read nor copied again. Not with early
+// updates, which take the weights from host memory: the copy there would have to stay as long.
+bool Ladder::hold_on_device() {
+  if (!facts_.input->separate_device || !facts_.input->cache || timeline_.early) return false;
+  for (const std::int32_t distance : device_distances(timeline_)) {
+    if (distance <= rung_.choices.stay_device) continue;
+    Choices longer = rung_.choices;
+    longer.stay_device = distance;
+    const std::vector<Run> runs = device_runs(facts_, timeline_, longer);
+    if (make_host_layout(facts_, timeline_, longer, runs).slab_bytes > rung_.host.slab_bytes) return false;
+    rung_.choices = std::move(longer);
+    device_changed_ = true;
+    return true;
+  }
+  return false;
 }
 
 // Holds the unit that is still read most often: that saves most per byte.

@@ -26,14 +26,26 @@ class Ladder {
   [[nodiscard]] const Rung& rung() const noexcept { return rung_; }
   // Takes the next rung; false at the top.
   bool climb();
+  // Back to a rung that was left, and on with what memory is used for next.
+  void skip_from(const Rung& rung);
 
  private:
-  enum class Phase : std::uint8_t { kPipeline, kGradients, kBoundaries, kActivations, kWeights, kOptimizer, kTop };
+  enum class Phase : std::uint8_t {
+    kPipeline,
+    kGradients,
+    kBoundaries,
+    kActivations,
+    kDevice,
+    kWeights,
+    kOptimizer,
+    kTop
+  };
 
   bool upgrade();  // changes the choices; false when this phase has nothing left
   void place_activations();
   bool upgrade_pipeline();
   bool keep_boundary();
+  bool hold_on_device();
   bool hold_weights();
   bool hold_tiles();
   void build();

@@ -64,6 +64,20 @@ TEST(EngineActivations, HostMemoryBehindACopyGivesTheSameBits) {
     }
 }
 
+TEST(EngineActivations, WeightsThatStayOnTheDeviceGiveTheSameBits) {
+  const std::vector<double> limits = close_limits(accumulating());
+  const Course want = run_course(accumulating(), limits);
+  for (const UpdatePolicy update : {UpdatePolicy::kAfterBackward, UpdatePolicy::kIntoForward})
+    for (const Bytes more : {Bytes{0}, 300 * kKiB, 64 * kMiB}) {
+      EngineRunOptions options = accumulating();
+      options.update = update;
+      options.force_copies = options.separate_device = true;
+      options.more_host_bytes = more;
+      expect_same(run_course(options, limits), want,
+                  std::string(runtime::update_policy_name(update)) + ", " + std::to_string(more));
+    }
+}
+
 TEST(EngineActivations, OtherGroupSizesAndLateLanesToo) {
   for (const std::int32_t size : {1, 3, 4})
     for (const bool copies : {false, true}) {

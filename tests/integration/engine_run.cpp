@@ -33,6 +33,7 @@ runtime::PlanInput plan_input_of(const EngineRunOptions& options, const runtime:
   input.delayed_fraction = options.delayed_fraction;
   input.can_clip = options.can_clip;
   input.force_copies = options.force_copies;
+  input.separate_device = options.separate_device;
   input.tile_elements = cpu_adam::is_elementwise(options.optimizer)
                             ? 8192  // several tiles a unit, the last one shorter
                             : runtime::whole_unit_tile(model);

@@ -37,6 +37,7 @@ struct EngineRunOptions {
   double delayed_fraction = -1;
   bool can_clip = true;
   bool force_copies = false;
+  bool separate_device = false;  // with forced copies: planned as if the device had memory of its own
   std::int32_t slots = 2;
   Bytes more_host_bytes = 0;  // beyond the smallest budget
   int threads = kEngineRunThreads;

@@ -119,6 +119,32 @@ TEST(Activations, GoToHostMemoryWhereThatIsAnotherOne) {
   EXPECT_THAT(same.memory[3].note, HasSubstr("host memory is the device's: they stay"));
 }
 
+// The device's own memory and the host's end at different rungs.
+TEST(Activations, ThatFillTheDeviceLeaveTheHostToStateAndWhatIsLeftOfTheDeviceToWeights) {
+  PlanInput input = long_groups(ActivationPolicy::kMemory, 2, true);
+  input.separate_device = true;
+  input.device_budget = compile_plan(input)->device_slab_bytes;
+  const Result<Plan> roomy = compile_plan(input);
+  ASSERT_TRUE(roomy.ok());
+  EXPECT_EQ(roomy->read_bytes_per_step, 0);
+  EXPECT_EQ(count_of(*roomy, OperationKind::kCopyToDevice), 8U);  // once per unit and step
+  input.device_budget = roomy->device_slab_bytes - 1;
+  const Result<Plan> tight = compile_plan(input);
+  ASSERT_TRUE(tight.ok());
+  EXPECT_EQ(message_of(check_plan(*tight)), "");
+  EXPECT_LE(tight->device_slab_bytes, input.device_budget);
+  EXPECT_GT(count_of(*tight, OperationKind::kCopyToDevice), 8U);
+  EXPECT_EQ(tight->read_bytes_per_step, 0);  // all state stays in host memory
+  PlanInput tighter = input;
+  tighter.device_budget = roomy->device_slab_bytes / 2;
+  const Result<Plan> again = compile_plan(tighter);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(message_of(check_plan(*again)), "");
+  EXPECT_EQ(again->read_bytes_per_step, 0);
+  EXPECT_TRUE(std::any_of(again->operations.begin(), again->operations.end(),
+                          [](const Operation& op) { return op.recompute; }));
+}
+
 TEST(Activations, NeedAPathOnNvme) {
   PlanInput input = long_groups(ActivationPolicy::kNvme);
   input.can_spill = false;

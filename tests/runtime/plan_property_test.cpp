@@ -66,6 +66,7 @@ PlanInput any_input() {
   input.can_clip = any_bool();
   input.cache = any_bool();
   input.force_copies = any_bool();
+  input.separate_device = input.force_copies && any_bool();
   input.tile_elements = any_of<std::int64_t>({4'096, 8'192, 65'536});
   input.trailer_bytes = any_of<Bytes>({0, 4'096});
   input.eval_micro_batches = static_cast<std::int32_t>(any_int(0, 4));
@@ -76,6 +77,12 @@ RC_GTEST_PROP(CompilePlan, EveryPlanPassesTheCheckerWithinItsBudget, ()) {
   PlanInput input = any_input();
   const Bytes smallest = smallest_host_budget(input);
   RC_ASSERT(smallest > 0);
+  if (input.separate_device) {
+    input.host_budget = 0;
+    input.device_budget = 1;
+    input.device_budget =
+        compile_plan(input).error().smallest_device_bytes + any_of<Bytes>({0, 10'000, 100'000, 1'000'000});
+  }
   Bytes budget = smallest;
   Bytes last_bytes = -1;
   for (int i = 0; i < 4; ++i) {
