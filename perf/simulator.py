@@ -42,7 +42,7 @@ CONFIGURATIONS = [
     ("20M, 4 micro-batches, groups of 1", SMALL, 4, 256, ["memory.host=250MiB", "schedule.group_size=1"]),
     ("20M, short sequences: the disk binds", SMALL, 2, 32, ["memory.host=200MiB"]),
     ("20M, early updates", SMALL, 2, 64, ["memory.host=250MiB", "schedule.update=in_backward"]),
-    ("20M, delayed updates", SMALL, 2, 64, ["memory.host=250MiB", "schedule.update=into_forward"]),
+    ("20M, delayed updates", SMALL, 2, 64, ["memory.host=250MiB", "schedule.update=into_forward", "schedule.delayed_fraction=1"]),
     ("20M, half of the updates delayed", SMALL, 2, 64,
      ["memory.host=250MiB", "schedule.update=into_forward", "schedule.delayed_fraction=0.5"]),
     ("20M, late updates", SMALL, 2, 64, ["memory.host=250MiB", "schedule.update=after_backward"]),
@@ -60,7 +60,7 @@ CONFIGURATIONS = [
     ("60M, computed again", MIDDLE, 2, 128, ["memory.host=400MiB", "schedule.activations=recompute"]),
     ("60M, nothing stays in memory", MIDDLE, 2, 64, ["memory.host=500MiB", "memory.cache=false"]),
     ("120M, early updates", LARGE, 1, 64, ["memory.host=600MiB", "schedule.update=in_backward"]),
-    ("120M, delayed updates", LARGE, 1, 64, ["memory.host=600MiB", "schedule.update=into_forward"]),
+    ("120M, delayed updates", LARGE, 1, 64, ["memory.host=600MiB", "schedule.update=into_forward", "schedule.delayed_fraction=1"]),
     ("120M, late updates", LARGE, 1, 64, ["memory.host=600MiB", "schedule.update=after_backward"]),
 ]
 
