@@ -138,6 +138,26 @@ TEST(Arrive, every_target_and_thread_count_gives_the_same_bits_for_any_pattern) 
   }
 }
 
+// In bf16 the sum would stop at 2^-5, where half a spacing is more than what is added.
+TEST(Arrive, four_thousand_small_gradients_add_up_in_an_fp32_accumulator) {
+  constexpr std::int64_t kElements = 37;
+  const float small = to_fp32(to_bf16(1e-4F));
+  for (const Target target : targets()) {
+    const ParallelUpdater updater(1, target);
+    const std::vector<float> source(kElements, small);
+    std::vector<float> accumulator(kElements, 0.0F);
+    std::vector<double> sums(1);
+    std::vector<std::int64_t> non_finite(1);
+    float expected = 0;
+    for (int k = 0; k < 4096; ++k) {
+      updater.arrive({source.data(), accumulator.data(), DType::kFp32, true, kElements}, sums, non_finite);
+      expected += small;
+    }
+    EXPECT_NEAR(expected, 4096 * small, 1e-4 * 4096 * small);
+    for (const float sum : accumulator) EXPECT_EQ(sum, expected) << target_name(target);
+  }
+}
+
 TEST(Arrive, an_fp32_accumulator_may_arrive_in_place) {
   constexpr std::int64_t kElements = 5000;
   Gradient accumulator(DType::kFp32, kElements, 0);
