@@ -36,7 +36,7 @@ std::vector<Implementation> implementations() {
   };
   std::vector<Implementation> all{{"uring", make_uring_backend},
                                   {"libaio", make_aio_backend},
-                                  {"threads", make_threads_backend},
+                                  {"threads", [](std::size_t depth) { return make_threads_backend(depth); }},
                                   {"memory", make_memory}};
   all.push_back({"faulty_threads", faulty(all[2])});
   all.push_back({"faulty_memory", faulty(all[3])});
