@@ -10,7 +10,7 @@ import unittest
 
 from harness import JobCase
 
-KILLS = int(os.environ.get("HEADRACE_KILLS", "6"))
+KILLS = int(os.environ.get("HEADRACE_KILLS", "3"))
 
 
 class Resume(JobCase):
