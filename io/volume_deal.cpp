@@ -19,6 +19,7 @@ namespace {
 
 // Enough for a few blocks in flight in both directions; more would delay the start on slow disks.
 constexpr Bytes kMeasuredBytes = 16 * kMiB;
+constexpr int kWrites = 2;  // of them to each path
 constexpr double kFinestShare = 16;
 // Rates closer than this are noise: an even deal keeps all paths busy to the end.
 constexpr double kAboutEqual = 0.85;
@@ -30,6 +31,11 @@ struct Path {
   Ticket ticket;
   TimePoint end;
 };
+
+bool on_one_disk(const std::vector<FolderProbe>& probes) {
+  return std::all_of(probes.begin(), probes.end(),
+                     [&](const FolderProbe& probe) { return probe.device == probes.front().device; });
+}
 
 void note_time(void* context, std::uint64_t /*tag*/) noexcept {
   static_cast<Path*>(context)->end = std::chrono::steady_clock::now();
@@ -115,12 +121,10 @@ Result<std::vector<std::uint32_t>> deal_for(const std::vector<std::string>& path
                                             const std::vector<FolderProbe>& probes, const VolumeOptions& options) {
   const auto even = [&] { return std::vector<std::uint32_t>(paths.size(), 1); };
   if (!options.shares.empty()) return options.shares;
-  const bool one_disk = std::all_of(probes.begin(), probes.end(),
-                                    [&](const FolderProbe& probe) { return probe.device == probes.front().device; });
   const bool tiny = std::any_of(probes.begin(), probes.end(), [](const FolderProbe& probe) {
     return probe.is_device && probe.device_bytes < kRecordsOffset + kMeasuredBytes;
   });
-  if (one_disk || tiny || options.striping == Striping::kEqual) return even();
+  if (on_one_disk(probes) || tiny || options.striping == Striping::kEqual) return even();
   HEADRACE_TRY(const std::vector<double> rates, measure_paths(paths, probes, options));
   std::vector<std::uint32_t> shares = shares_of(rates);
   if (shares != even()) {
@@ -132,10 +136,13 @@ Result<std::vector<std::uint32_t>> deal_for(const std::vector<std::string>& path
   return shares;
 }
 
-Result<std::vector<std::uint32_t>> measured_shares(const std::vector<std::string>& folders) {
+Result<MeasuredDeal> measured_deal(const std::vector<std::string>& folders) {
   HEADRACE_TRY(std::vector<FolderProbe> probes, identify_folders(folders));
   for (std::size_t i = 0; i < folders.size(); ++i) HEADRACE_RETURN_IF_ERROR(probe_writing(folders[i], probes[i]));
-  return deal_for(folders, probes, VolumeOptions{});
+  MeasuredDeal deal;
+  HEADRACE_TRY(deal.shares, deal_for(folders, probes, VolumeOptions{}));
+  if (!on_one_disk(probes)) deal.written_bytes = kWrites * kMeasuredBytes * static_cast<Bytes>(folders.size());
+  return deal;
 }
 
 }  // namespace headrace::io

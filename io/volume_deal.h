@@ -25,7 +25,11 @@ namespace headrace::io {
                                                           const std::vector<FolderProbe>& probes,
                                                           const VolumeOptions& options);
 
-// For new volumes in these folders, by measuring; ones for a single disk.
-[[nodiscard]] Result<std::vector<std::uint32_t>> measured_shares(const std::vector<std::string>& folders);
+// For new volumes in these folders, by measuring; ones for a single disk, where nothing is measured.
+struct MeasuredDeal {
+  std::vector<std::uint32_t> shares;
+  Bytes written_bytes = 0;
+};
+[[nodiscard]] Result<MeasuredDeal> measured_deal(const std::vector<std::string>& folders);
 
 }  // namespace headrace::io

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// State in, tile by tile: fresh state to its homes, held state to its buffers. Memory beyond the plan's slabs is
-// bounded by kTilesInFlight tiles.
+// State in, tile by tile: fresh state to its homes, held state to its buffers.
 #include <cstring>
 #include <optional>
 #include <utility>
@@ -15,19 +14,10 @@ namespace headrace::runtime {
 
 namespace {
 
-constexpr std::size_t kTilesInFlight =
-    3;  // fewer stalls on each write; more costs memory that the plan does not know of
-
-// Fresh state of one tile from its master values; `zeros` has as many elements.
-Result<void> make_tile(const PlanInput& input, const OptimizerLayout& layout, std::span<const float> master,
-                       std::span<float> zeros, TileRoom& room) {
-  const auto length = static_cast<std::int64_t>(master.size());
-  std::byte* const optimizer = room.optimizer.data.get();
-  std::memset(optimizer, 0, static_cast<std::size_t>(layout.bytes));
-  const cpu_adam::AdamWArrays arrays =
-      state_arrays(input, layout, room.weights.data.get(), optimizer, length, zeros.data());
-  return cpu_adam::narrow_state(master, zeros, zeros, input.state_format, arrays);
-}
+constexpr std::size_t kTilesInFlight = 3;  // fewer stalls on each write
+// Tiles are made in pieces of so many elements: optimizers of whole tensors have tiles of whole units.
+constexpr std::int64_t kPieceElements = 1 << 18;
+static_assert(kPieceElements % cpu_adam::kCompactBlockElements == 0, "pieces share no scale");
 
 // The master values of a tile: what the source says of each tensor, zero between tensors.
 Result<void> fill_master(const UnitInfo& unit, std::int64_t begin, const TensorSource& source,
@@ -49,24 +39,40 @@ Result<void> fill_master(const UnitInfo& unit, std::int64_t begin, const TensorS
 
 Result<void> Engine::initialise(const TensorSource& source) {
   const PlanInput& input = plan_.input;
+  // The plan's slab holds nothing yet where all state is at home on NVMe. Else memory that the plan does not know of.
+  const std::span<std::byte> slab = durable() ? host_slab_.bytes() : std::span<std::byte>();
+  const Bytes room_bytes = TileRoom::bytes(input);
   std::vector<TileRoom> rooms;
-  for (std::size_t i = 0; i < kTilesInFlight; ++i) rooms.emplace_back(input);
+  for (std::byte* memory = slab.data(); rooms.size() < kTilesInFlight; memory += room_bytes) {
+    if (slab.data() + slab.size() - memory < room_bytes) break;
+    rooms.emplace_back(input, memory);
+  }
+  const std::span<std::byte> used = slab.first(rooms.size() * static_cast<std::size_t>(room_bytes));
+  if (rooms.empty()) rooms.emplace_back(input);
   std::vector<float> master, zeros;
   std::size_t turn = 0;
   std::optional<Error> error;
   const auto store_tile = [&](UnitId unit, std::int64_t tile) -> Result<void> {
     const UnitInfo& info = input.model.units[static_cast<std::size_t>(unit)];
-    TileRoom& room = rooms[turn++ % kTilesInFlight];
+    TileRoom& room = rooms[turn++ % rooms.size()];
     HEADRACE_RETURN_IF_ERROR(wait_all(room.tickets));
-    master.resize(static_cast<std::size_t>(tile_length(input, unit, tile)));
-    HEADRACE_RETURN_IF_ERROR(fill_master(info, tile_begin(input, unit, tile), source, master));
-    zeros.resize(master.size());
-    HEADRACE_RETURN_IF_ERROR(make_tile(input, optimizer_layout(input, unit, tile), master, zeros, room));
-    const TileMove weights{{unit, StateStream::kWeights, tile}, room.weights.data.get()};
+    const OptimizerLayout layout = optimizer_layout(input, unit, tile);
+    std::memset(room.optimizer, 0, static_cast<std::size_t>(layout.bytes));
+    const std::int64_t length = tile_length(input, unit, tile);
+    for (std::int64_t at = 0; at < length; at += kPieceElements) {
+      const std::int64_t piece = std::min(kPieceElements, length - at);
+      master.resize(static_cast<std::size_t>(piece));
+      zeros.resize(master.size());
+      HEADRACE_RETURN_IF_ERROR(fill_master(info, tile_begin(input, unit, tile) + at, source, master));
+      HEADRACE_RETURN_IF_ERROR(
+          cpu_adam::narrow_state(master, zeros, zeros, input.state_format,
+                                 state_arrays(input, layout, room.weights, room.optimizer, at, piece, zeros.data())));
+    }
+    const TileMove weights{{unit, StateStream::kWeights, tile}, room.weights};
     HEADRACE_TRY(io::Ticket first, store_of(StateStream::kWeights).store({&weights, 1}, 0, {}));
     room.tickets.push_back(std::move(first));
     if (is_frozen(info)) return {};
-    const TileMove optimizer{{unit, StateStream::kOptimizer, tile}, room.optimizer.data.get()};
+    const TileMove optimizer{{unit, StateStream::kOptimizer, tile}, room.optimizer};
     HEADRACE_TRY(io::Ticket second, store_of(StateStream::kOptimizer).store({&optimizer, 1}, 0, {}));
     room.tickets.push_back(std::move(second));
     return {};
@@ -76,6 +82,7 @@ Result<void> Engine::initialise(const TensorSource& source) {
       if (auto stored = store_tile(unit, tile); !stored.ok()) error = std::move(stored).error();
   for (TileRoom& room : rooms)
     if (auto waited = wait_all(room.tickets); !waited.ok() && !error.has_value()) error = std::move(waited).error();
+  if (!used.empty()) std::memset(used.data(), 0, used.size());
   if (error.has_value()) return std::move(*error);
   if (nvme_ == nullptr) return {};
   HEADRACE_RETURN_IF_ERROR(nvme_->commit_step({}, true));

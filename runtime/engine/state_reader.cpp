@@ -39,11 +39,10 @@ Result<void> visit_state(const PlanInput& input, TierStore& weights, TierStore& 
     for (std::int64_t tile = 0; tile < num_tiles(input, unit); ++tile) {
       const std::int64_t length = tile_length(input, unit, tile);
       const OptimizerLayout layout = optimizer_layout(input, unit, tile);
-      std::memset(room.optimizer.data.get(), 0, static_cast<std::size_t>(layout.bytes));
+      std::memset(room.optimizer, 0, static_cast<std::size_t>(layout.bytes));
       for (const StateStream stream : {StateStream::kWeights, StateStream::kOptimizer}) {
         if (frozen && stream == StateStream::kOptimizer) continue;
-        const TileMove move{{unit, stream, tile},
-                            stream == StateStream::kWeights ? room.weights.data.get() : room.optimizer.data.get()};
+        const TileMove move{{unit, stream, tile}, stream == StateStream::kWeights ? room.weights : room.optimizer};
         HEADRACE_TRY(
             io::Ticket ticket,
             (stream == StateStream::kWeights ? weights : optimizer).load({&move, 1}, frozen ? 0 : state_version, {}));
@@ -52,11 +51,10 @@ Result<void> visit_state(const PlanInput& input, TierStore& weights, TierStore& 
       }
       for (std::vector<float>* values : {&master, &exp_avg, &exp_avg_sq, &absent})
         values->resize(static_cast<std::size_t>(length));
-      cpu_adam::widen_state(
-          state_arrays(input, layout, room.weights.data.get(), room.optimizer.data.get(), length, absent.data()),
-          input.state_format, master, exp_avg, exp_avg_sq);
+      cpu_adam::widen_state(state_arrays(input, layout, room.weights, room.optimizer, 0, length, absent.data()),
+                            input.state_format, master, exp_avg, exp_avg_sq);
       MomentPlanes moments{exp_avg, exp_avg_sq};
-      if (!cpu_adam::is_elementwise(input.optimizer)) moments = moment_planes(layout, room.optimizer.data.get());
+      if (!cpu_adam::is_elementwise(input.optimizer)) moments = moment_planes(layout, room.optimizer);
       HEADRACE_RETURN_IF_ERROR(visit(unit, tile_begin(input, unit, tile), master, moments.exp_avg, moments.exp_avg_sq));
     }
   }
@@ -79,7 +77,7 @@ Result<void> read_unit_weights(const PlanInput& input, TierStore& weights, std::
 Result<void> verify_tile(const PlanInput& input, TierStore& store, const TileId& id, std::uint64_t state_version) {
   TileRoom room(input);
   const bool frozen = is_frozen(input.model.units[static_cast<std::size_t>(id.unit)]);
-  const TileMove move{id, id.stream == StateStream::kWeights ? room.weights.data.get() : room.optimizer.data.get()};
+  const TileMove move{id, id.stream == StateStream::kWeights ? room.weights : room.optimizer};
   HEADRACE_TRY(io::Ticket ticket, store.load({&move, 1}, frozen ? 0 : state_version, {}));
   room.tickets.push_back(std::move(ticket));
   return wait_all(room.tickets);

@@ -72,12 +72,12 @@ MomentPlanes moment_planes(const OptimizerLayout& layout, const std::byte* optim
 }
 
 cpu_adam::AdamWArrays state_arrays(const PlanInput& input, const OptimizerLayout& layout, std::byte* weights,
-                                   std::byte* optimizer, std::int64_t length, float* absent) {
+                                   std::byte* optimizer, std::int64_t at, std::int64_t length, float* absent) {
   cpu_adam::AdamWArrays arrays;
-  arrays.weights = weights;
+  arrays.weights = weights + at * dtype_bytes(input.weights_dtype);
   arrays.weights_dtype = input.weights_dtype;
   arrays.elements = length;
-  cpu_adam::point_at_state(arrays, input.state_format, layout, optimizer, 0);
+  cpu_adam::point_at_state(arrays, input.state_format, layout, optimizer, at);
   const bool is_elementwise = cpu_adam::is_elementwise(input.optimizer);
   if (layout.exp_avg < 0 || !is_elementwise) arrays.exp_avg = absent;
   if (layout.exp_avg_sq < 0 || !is_elementwise) arrays.exp_avg_sq = absent;

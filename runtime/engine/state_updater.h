@@ -50,10 +50,11 @@ struct MomentPlanes {
   std::span<const float> exp_avg, exp_avg_sq;
 };
 [[nodiscard]] MomentPlanes moment_planes(const OptimizerLayout& layout, const std::byte* optimizer);
-// Weights and state arrays of a tile of `length` elements for conversions between state and fp32 values; moments that
-// are not one number for each element are found in `absent` [length], zeros that stay zeros.
+// Weights and state arrays of `length` elements of a tile, from element `at` (a multiple of the quantisation block),
+// for conversions between state and fp32 values; moments that are not one number for each element are found in `absent`
+// [length], zeros that stay zeros.
 [[nodiscard]] cpu_adam::AdamWArrays state_arrays(const PlanInput& input, const OptimizerLayout& layout,
-                                                 std::byte* weights, std::byte* optimizer, std::int64_t length,
-                                                 float* absent);
+                                                 std::byte* weights, std::byte* optimizer, std::int64_t at,
+                                                 std::int64_t length, float* absent);
 
 }  // namespace headrace::runtime

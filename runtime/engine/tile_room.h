@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "core/check.h"
@@ -28,17 +29,34 @@ struct AlignedBytes {
 
 // Room for one tile's weights and optimizer payloads.
 struct TileRoom {
-  explicit TileRoom(const PlanInput& input)
-      : weights(input.tile_elements * dtype_bytes(input.weights_dtype), input.alignment),
-        optimizer(largest_payload(input), input.alignment) {}
+  explicit TileRoom(const PlanInput& input) : own(AlignedBytes(bytes(input), input.alignment)) {
+    divide(input, own->data.get());
+  }
+  // In bytes() of memory that stays the caller's, aligned as the plan says.
+  TileRoom(const PlanInput& input, std::byte* memory) { divide(input, memory); }
+  static Bytes bytes(const PlanInput& input) {
+    return weight_bytes(input) + round_up(largest_payload(input), input.alignment);
+  }
   static Bytes largest_payload(const PlanInput& input) {
     Bytes bytes = 0;
     for (UnitId unit = 0; unit < static_cast<UnitId>(input.model.units.size()); ++unit)
       if (num_tiles(input, unit) > 0) bytes = std::max(bytes, optimizer_layout(input, unit, 0).bytes);
     return bytes;
   }
-  AlignedBytes weights, optimizer;
+
+  std::byte* weights = nullptr;
+  std::byte* optimizer = nullptr;
   std::vector<io::Ticket> tickets;
+
+ private:
+  static Bytes weight_bytes(const PlanInput& input) {
+    return round_up(input.tile_elements * dtype_bytes(input.weights_dtype), input.alignment);
+  }
+  void divide(const PlanInput& input, std::byte* memory) {
+    weights = memory;
+    optimizer = memory + weight_bytes(input);
+  }
+  std::optional<AlignedBytes> own;
 };
 
 [[nodiscard]] bool is_frozen(const UnitInfo& unit) noexcept;  // has nothing to train

@@ -192,20 +192,21 @@ Result<TuneReport> Tuning::tune() {
   TuneReport report;
   progress_.step("laying out the test file", 1);
   HEADRACE_RETURN_IF_ERROR(run_.lay_out(TransferSetting{}, 5));
-  HEADRACE_TRY(shares_, io::measured_shares(job_.paths));
+  HEADRACE_TRY(const io::MeasuredDeal deal, io::measured_deal(job_.paths));
+  shares_ = deal.shares;
+  const auto written = [&] { return run_.written_bytes() + deal.written_bytes; };
   if (std::all_of(shares_.begin(), shares_.end(), [](std::uint32_t share) { return share == 1; })) shares_.clear();
   if (!job_.equal_stripes) job_.present.shares = shares_;
   // Two samples of each setting write.
   const double writing = 2 * (first_seconds(job_) * static_cast<double>(std::size(kBlocks) * std::size(kInFlight)) +
                               last_seconds(job_) * kTurns * static_cast<double>(kMostSettings));
-  write_allowance_ =
-      static_cast<Bytes>(static_cast<double>(std::max<Bytes>(job_.max_write - run_.written_bytes(), 0)) / writing);
+  write_allowance_ = static_cast<Bytes>(static_cast<double>(std::max<Bytes>(job_.max_write - written(), 0)) / writing);
   HEADRACE_TRY(const std::vector<TransferSetting> finalists, first_round(report));
   HEADRACE_RETURN_IF_ERROR(last_round(report, finalists));
   progress_.step("reading everything back", 0.5);
   HEADRACE_RETURN_IF_ERROR(run_.verify(TransferSetting{}));
   report.chosen = choose_candidate(report.candidates);
-  report.written_bytes = run_.written_bytes();
+  report.written_bytes = written();
   report.verified_bytes = run_.verified_bytes();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

@@ -167,6 +167,7 @@ class Bits(JobCase):
             "three quarters, evaluations": ["schedule.delayed_fraction=0.75", "eval.every=5"],
             "half, all in host memory": ["schedule.delayed_fraction=0.5", WEIGHTS + HOST, OPTIMIZER + HOST],
             "a quarter, forced copies": ["schedule.delayed_fraction=0.25", "device.force_copies=true", "memory.cache=false"],
+            "half, activations on NVMe": ["schedule.delayed_fraction=0.5", "schedule.activations=nvme", "memory.cache=false"],
             "half, one slot": ["schedule.delayed_fraction=0.5", "slots=1", "memory.cache=false"],
         }
         late = [[row[key] for row in self.metrics("late")] for key in ("step", "loss", "clip_factor", "lr", "optimizer_step", "skipped")]

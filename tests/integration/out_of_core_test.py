@@ -52,6 +52,18 @@ class OutOfCore(JobCase):
         self.train(f"memory.host={smallest + (4 << 20)}", "--max-steps", "1")
         self.assertLessEqual(self.metrics()[0]["peak_rss_bytes"], (smallest + (4 << 20)) * 1.05)
 
+    def test_optimizers_of_whole_tensors_stay_within_the_plan_from_the_start(self):
+        # Their tiles are whole units, also while fresh state is made.
+        config = json.loads((self.folder / "job.json").read_text())
+        del config["headrace"]["tile_bytes"]
+        config["headrace"]["model"]["preset"] = "llama-20m"
+        for optimizer in ("Muon", "Adafactor"):
+            config["optimizer"] = {"type": optimizer, "params": {"lr": 1e-3}}
+            self.write_config(config)
+            plan = json.loads(self.run_program("plan", "job.json", "--json", "memory.host=200MiB").out)
+            self.train("memory.host=200MiB", "--max-steps", "1", run=optimizer)
+            self.assertLessEqual(self.metrics(optimizer)[0]["peak_rss_bytes"], plan["memory"]["host"]["peak_bytes"] * 1.05, optimizer)
+
 
 if __name__ == "__main__":
     unittest.main()

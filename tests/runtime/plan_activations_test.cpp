@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <functional>
 
+#include "plan_fault.h"
 #include "plan_support.h"
 #include "runtime/plan/choose.h"
 
@@ -188,22 +189,6 @@ TEST(Activations, AreReadOrComputedAgainByWhatIsFaster) {
     EXPECT_EQ(again, !fast);
     const auto& saved = choice->plan.saved_tier;
     EXPECT_EQ(std::count(saved.begin(), saved.end(), Tier::kNvme), fast ? 6 : 0);
-  }
-}
-
-struct Fault {
-  const char* name;
-  std::function<void(Plan&)> plant;
-  const char* message;
-};
-
-void expect_named(const Plan& plan, const std::vector<Fault>& faults) {
-  for (const Fault& fault : faults) {
-    Plan faulty = plan;
-    fault.plant(faulty);
-    const std::string message = message_of(check_plan(faulty));
-    EXPECT_NE(message, "") << fault.name;
-    EXPECT_THAT(message, HasSubstr(fault.message)) << fault.name;
   }
 }
 

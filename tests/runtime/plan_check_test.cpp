@@ -8,6 +8,7 @@
 #include <functional>
 #include <random>
 
+#include "plan_fault.h"
 #include "plan_support.h"
 #include "runtime/plan/check_order.h"
 
@@ -211,12 +212,6 @@ TEST(CheckPlan, MovedBuffersAreFound) {
   EXPECT_THAT(message_of(check_plan(faulty)), HasSubstr("slab"));
 }
 
-struct Fault {
-  const char* name;
-  std::function<void(Plan&)> plant;
-  const char* message;
-};
-
 TEST(CheckPlan, PlantedFaultsAreNamed) {
   const Plan plan = sound(tight_input());
   const std::vector<Fault> faults = {
@@ -335,16 +330,6 @@ void turn_before_commit(Plan& plan) {
     for (OperationId& dependency : op.dependencies)
       dependency = dependency == commit ? turn : dependency - (dependency > commit && dependency <= turn ? 1 : 0);
 }
-void expect_named(const Plan& plan, const std::vector<Fault>& faults) {
-  for (const Fault& fault : faults) {
-    Plan faulty = plan;
-    fault.plant(faulty);
-    const std::string message = message_of(check_plan(faulty));
-    EXPECT_NE(message, "") << fault.name;
-    EXPECT_THAT(message, HasSubstr(fault.message)) << fault.name;
-  }
-}
-
 TEST(CheckPlan, FaultsOfDelayedUpdatesAreNamed) {
   PlanInput input = delayed_inputs().front();
   input.host_budget = smallest_host_budget(input);
