@@ -52,8 +52,8 @@ std::string update_text(const runtime::Plan& plan) {
     if (plan.input.delayed_fraction >= 1)
       return "update    of each unit in the next step, just before its first use there\n";
     return fmt::format(
-        "update    after the backward pass of the units that are used first, and in the next step, before its first "
-        "use there, of each other one: {:.0f} % of the parameters\n",
+        "update    after the backward pass; of the units used last, {:.0f} % of the parameters, in the next step just "
+        "before their first use there\n",
         100 * runtime::delayed_share(plan));
   }
   if (plan.input.update != runtime::UpdatePolicy::kInBackward) return "update    after the backward pass\n";
